@@ -1,0 +1,1 @@
+"""The device operations: PTX text of claim, open, event and close. No framework is imported here."""

@@ -1,0 +1,246 @@
+"""PTX text of the device operations, from the numbers of :mod:`warptrace.wire`.
+
+A kernel that records is woven from four operations, in this order along every path:
+
+``entry``   first in the kernel: reads the clocks and issues the claim of a region (one atomic add). Its result is
+            not used before ``open``, so its 600 cycles pass beside the kernel's own set-up.
+``open``    before the first operation that holds an event: writes the region header, makes cursor and limit.
+``event``   straight-line: no branch, no fence, no atomic.
+``close``   before the kernel's end: writes count and exit clocks; only a warp that got no region takes a branch.
+
+Each function returns an :class:`Asm`: text with named operands in angle brackets and their types. A front end numbers
+the operands its own way. All text sits in a ``{ }`` scope, so it may be duplicated by loop unrolling.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .. import wire
+
+Operand = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Asm:
+    """Inline PTX. ``outputs`` and ``inputs`` are (name, type) with type "i1", "i32" or "i64"; ``<name>`` in the text
+    stands for the operand. ``outputs`` are written before all inputs are read (early clobber is needed)."""
+
+    text: str
+    outputs: tuple[Operand, ...]
+    inputs: tuple[Operand, ...]
+
+
+@dataclass(frozen=True)
+class KernelFacts:
+    """What the text depends on. ``stride``: bytes a slot (8 or 16). ``lanes``: some event may be led by a lane other
+    than 0. ``slack``: bytes behind the limit that one group of events may still write. ``clusters``: the target has
+    cluster registers (sm_90 and newer)."""
+
+    kernel_id: int
+    stride: int
+    lanes: bool
+    slack: int
+    clusters: bool
+
+
+def _sizes(facts: KernelFacts) -> str:
+    """PTX that sets u32 ``main`` and ``lane`` from the u64 region descriptor <region>; uses u32 s, t, m, pred q.
+
+    Arithmetic on constants and special registers only: it is done again at exit rather than keep registers alive.
+    """
+    lane = f"selp.b32 lane,t,lane,q; max.u32 lane,lane,{wire.REGION_ALIGN}; " if facts.lanes else "mov.u32 lane,0; "
+    return (
+        "mov.b64 {main,lane}, <region>; "
+        "and.b32 t,main,1; setp.ne.u32 q,t,0; "
+        "mov.u32 s,%nctaid.x; mov.u32 t,%nctaid.y; mul.lo.u32 s,s,t; mov.u32 t,%nctaid.z; mul.lo.u32 s,s,t; "
+        "mov.u32 m,%ntid.x; mov.u32 t,%ntid.y; mul.lo.u32 m,m,t; mov.u32 t,%ntid.z; mul.lo.u32 m,m,t; "
+        "add.u32 m,m,31; shr.u32 m,m,5; mul.lo.u32 s,s,m; "
+        "sub.u32 s,s,1; clz.b32 s,s; sub.u32 s,32,s; "
+        "bfe.u32 t,main,1,5; sub.s32 t,t,s; bfe.u32 s,main,6,5; max.s32 t,t,s; bfe.u32 s,main,11,5; min.s32 t,t,s; "
+        "mov.u32 s,1; shl.b32 s,s,t; "
+        "selp.b32 main,s,main,q; "
+        "shr.u32 t,lane,1; shr.u32 t,main,t; and.b32 s,lane,1; setp.ne.and.u32 q,s,0,q; " + lane
+    )
+
+
+_SIZE_REGS = ".reg .u32 main,lane,s,t,m; .reg .pred q; "
+
+
+def _lane_mask() -> str:
+    """PTX that sets u32 ``m`` to the mask of the lanes that exist in this warp and u32 ``w`` to its linear number."""
+    return (
+        "mov.u32 w,%tid.z; mov.u32 t,%ntid.y; mov.u32 s,%tid.y; mad.lo.u32 w,w,t,s; "
+        "mov.u32 t,%ntid.x; mov.u32 s,%tid.x; mad.lo.u32 w,w,t,s; shr.u32 w,w,5; "
+        "mov.u32 s,%ntid.y; mul.lo.u32 t,t,s; mov.u32 s,%ntid.z; mul.lo.u32 t,t,s; "
+        "shl.b32 s,w,5; sub.u32 s,t,s; min.u32 s,s,32; sub.u32 s,32,s; mov.u32 m,-1; shr.u32 m,m,s; "
+    )
+
+
+def entry(facts: KernelFacts) -> Asm:
+    """Reads both clocks, works out the region's size and issues the claim on the warp's bank.
+
+    The bank is ``(smid + 37 * gridid) % BANK_COUNT``: SMs of one launch do not share a counter, and small launches,
+    which always start on the same SMs, still spread over all banks. The bank's constants are loaded beside the atomic.
+    """
+    text = (
+        "{ .reg .pred p; .reg .u64 a,g; .reg .u32 b,n; " + _SIZE_REGS + "mov.u64 <clock>,%clock64; "
+        "mov.u64 <timer>,%globaltimer; "
+        "mov.u32 b,%laneid; setp.eq.u32 p,b,0; setp.ne.and.u64 p,<control>,0,p; "
+        + _sizes(facts)
+        + "mov.u64 g,%gridid; cvt.u32.u64 n,g; mov.u32 b,%smid; mad.lo.u32 n,n,37,b; "
+        f"and.b32 n,n,{wire.BANK_COUNT - 1}; mad.lo.u32 <bank>,n,{wire.BANK_LINE_BYTES},{wire.BANKS_OFFSET}; "
+        f"mad.lo.u32 n,lane,31,main; add.u32 n,n,{wire.REGION_HEADER_BYTES}; cvt.u64.u32 g,n; "
+        "cvt.u64.u32 a,<bank>; add.u64 a,a,<control>; "
+        "mov.u64 <claim>,0; mov.u64 <tail>,0; mov.u64 <place>,0; "
+        "@p atom.global.add.u64 <claim>,[a],g; "
+        f"@p ld.volatile.global.v2.u64 {{<tail>,<place>}},[a+{wire.BANK_TAIL_OFFSET}]; }}"
+    )
+    outs = (("clock", "i64"), ("timer", "i64"), ("bank", "i32"), ("claim", "i64"), ("tail", "i64"), ("place", "i64"))
+    return Asm(text, outs, (("control", "i64"), ("region", "i64")))
+
+
+def open_region(facts: KernelFacts) -> Asm:
+    """Uses the claim: header, cursor (<off>) and limit (<limit>), for every lane that may lead.
+
+    Cursor and limit where nothing can be stored: (8, 1) in a warp that found no room, (8, 0) where recording is off:
+    the count of events is kept all the same, and ``close`` tells the two apart by the limit.
+    """
+    cluster = (
+        "mov.u32 s,%cluster_nctaid.y; shl.b32 s,s,8; mov.u32 t,%cluster_nctaid.x; or.b32 s,s,t; "
+        "mov.u32 t,%cluster_nctaid.z; shl.b32 t,t,16; or.b32 s,s,t; "
+        if facts.clusters
+        else "mov.u32 s,0; "
+    )
+    header = (
+        f"mov.u32 s,{wire.REGION_MAGIC}; cvt.u32.u64 t,<claim>; mov.b64 {{n,m}},<kernel>; "
+        "@p st.global.v4.u32 [a],{s,t,n,m}; "
+        "mov.u64 g,%gridid; mov.b64 {s,t},g; mov.u32 n,%ctaid.x; mov.u32 m,%ctaid.y; "
+        "@p st.global.v4.u32 [a+16],{s,t,n,m}; "
+        "mov.u32 s,%ctaid.z; @p st.global.v4.u32 [a+32],{s,w,main,lane}; "
+        "mov.u32 s,%ntid.y; shl.b32 s,s,11; mov.u32 t,%ntid.x; or.b32 s,s,t; mov.u32 t,%ntid.z; shl.b32 t,t,22; "
+        "or.b32 s,s,t; mov.u32 t,%nctaid.x; mov.u32 n,%nctaid.y; mov.u32 m,%nctaid.z; "
+        "@p st.global.v4.u32 [a+48],{t,n,m,s}; "
+        + cluster
+        + f"mov.u32 t,%smid; mov.u32 n,{facts.stride}; mov.u32 m,%warpid; @p st.global.v4.u32 [a+64],{{t,s,n,m}}; "
+        "@p st.global.v2.u64 [a+80],{<clock>,<timer>}; "
+    )
+    first = wire.REGION_HEADER_BYTES
+    text = (
+        "{ .reg .pred p,r,e; .reg .u64 a,g,x; .reg .u32 n,w,b,f; " + _SIZE_REGS + "mov.u32 b,%laneid; "
+        "setp.eq.u32 p,b,0; setp.ne.and.u64 p,<control>,0,p; "
+        + _sizes(facts)
+        + f"mad.lo.u32 n,lane,31,main; add.u32 n,n,{first}; cvt.u64.u32 g,n; "
+        "mov.b64 {t,s},<place>; setp.ne.and.u32 e,t,0,p; "  # t = mask, s = base
+        "sub.u64 x,<claim>,<tail>; add.u64 x,x,g; cvt.u64.u32 a,t; add.u64 a,a,1; setp.le.and.u64 r,x,a,e; "
+        "cvt.u32.u64 f,<claim>; and.b32 f,f,t; add.u32 f,f,s; "  # f = the region's offset
+        # bytes claimed without room, so that the host can tell a hole from a header that is still to come
+        "cvt.u64.u32 a,<bank>; add.u64 a,a,<control>; @!r mov.u32 f,0; not.pred q,r; and.pred q,q,p; "
+        f"@q red.global.add.u64 [a+{wire.BANK_FAILED_OFFSET}],g; "
+        "and.pred p,r,r; cvt.u64.u32 a,f; add.u64 a,a,<control>; mov.u32 n,main; "
+        + _lane_mask()
+        + "selp.b32 b,1,0,e; "
+        + ("shfl.sync.idx.b32 f,f,0,31,m; shfl.sync.idx.b32 b,b,0,31,m; " if facts.lanes else "")
+        + header
+        + f"setp.ne.u32 r,f,0; add.u32 n,f,{first}; add.u32 t,n,main; "
+        + (
+            "mov.u32 s,%laneid; setp.ne.u32 q,s,0; sub.u32 s,s,1; mad.lo.u32 s,s,lane,t; "
+            f"@q add.u32 n,s,{wire.LANE_HEADER_BYTES}; @q add.u32 t,s,lane; "
+            if facts.lanes
+            else ""
+        )
+        + f"sub.u32 t,t,{facts.slack}; selp.b32 <off>,n,8,r; selp.b32 <limit>,t,b,r; }}"
+    )
+    ins = (
+        ("control", "i64"), ("region", "i64"), ("kernel", "i64"), ("clock", "i64"), ("timer", "i64"),
+        ("bank", "i32"), ("claim", "i64"), ("tail", "i64"), ("place", "i64"),
+    )  # fmt: skip
+    return Asm(text, (("off", "i32"), ("limit", "i32")), ins)
+
+
+def leader() -> Asm:
+    """<lead>: this lane is the first active one. VOTE + LOP3 + compare; right in any divergence, which a cached
+    leader or lane 0 is not, and cheap there, which elect.sync is not (H200: it becomes REDUX and a branch)."""
+    text = (
+        "{ .reg .u32 m,l; activemask.b32 m; mov.u32 l,%lanemask_lt; and.b32 m,m,l; setp.eq.u32 <lead>,m,0; }"
+    )
+    return Asm(text, (("lead", "i1"),), ())
+
+
+def broadcast() -> Asm:
+    """<all>: the first active lane's <value> in every active lane. A token must name the slot that the leader wrote,
+    also to a lane that leads when the range ends."""
+    text = (
+        "{ .reg .u32 m,l; activemask.b32 m; brev.b32 l,m; clz.b32 l,l; shfl.sync.idx.b32 <all>,<value>,l,31,m; }"
+    )
+    return Asm(text, (("all", "i32"),), (("value", "i32"),))
+
+
+def lane_zero() -> Asm:
+    """<lead>: this is lane 0, which leads wherever the whole warp is known to execute together."""
+    return Asm("{ .reg .u32 l; mov.u32 l,%laneid; setp.eq.u32 <lead>,l,0; }", (("lead", "i1"),), ())
+
+
+def event(index: int, stride: int, payload: str | None, *, end: bool) -> Asm:
+    """Stores one record at slot ``index`` behind the cursor <off>, where <store> holds.
+
+    The clock is read right before the store: where its value meets another at a label it becomes a slow S2UR. A payload
+    is a store of its own ("i32" or "i64"): one 16-byte store makes every record pay (H200: push(p)+pop 64 cycles
+    against 54). ``end``: <code> is the site alone and <token> is already the link in place, so one OR joins them.
+    """
+    at = index * stride
+    width = {"i32": "b32", "i64": "b64", None: ""}[payload]
+    text = (
+        "{ .reg .u64 a; .reg .u32 t,c; cvt.u64.u32 a,<off>; add.u64 a,a,<control>; "
+        + ("or.b32 c,<token>,<code>; " if end else "mov.b32 c,<code>; ")
+        + f"mov.u32 t,%clock; @<store> st.global.v2.b32 [a+{at}],{{t,c}}; "
+        + (f"@<store> st.global.{width} [a+{at + 8}],<payload>; " if payload else "")
+        + "}"
+    )
+    ins: tuple[Operand, ...] = (("off", "i32"), ("control", "i64"), ("store", "i1"), ("code", "i32"))
+    if end:
+        ins += (("token", "i32"),)
+    if payload:
+        ins += (("payload", payload),)
+    return Asm(text, (), ins)
+
+
+def close(facts: KernelFacts) -> Asm:
+    """Writes the count of events and the exit clocks; a warp without a region leaves a record in the lost table."""
+    lanes = (
+        # other lanes: their block starts lane bytes before the limit (plus slack)
+        f"sub.u32 n,s,lane; add.u32 f,n,{wire.LANE_HEADER_BYTES}; sub.u32 f,<off>,f; "
+        "cvt.u64.u32 a,n; add.u64 a,a,<control>; "
+        f"setp.ne.and.u32 q,f,0,r; not.pred e,p; and.pred q,q,e; mov.u32 t,{wire.CLOSED_MAGIC}; "
+        "@q st.global.v2.u32 [a],{f,t}; "
+        if facts.lanes
+        else ""
+    )
+    first = wire.REGION_HEADER_BYTES
+    text = (
+        "{ .reg .pred p,r,e; .reg .u64 a,g,x,y; .reg .u32 n,f,w,b; " + _SIZE_REGS + "mov.u64 x,%clock64; "
+        "mov.u64 y,%globaltimer; mov.u32 b,%laneid; setp.eq.u32 p,b,0; "
+        + _sizes(facts)
+        + f"setp.gt.u32 r,<limit>,1; add.u32 s,<limit>,{facts.slack}; "
+        "sub.u32 n,s,main; sub.u32 f,<off>,n; "  # n = first slot, f = bytes advanced
+        f"sub.u32 n,n,{first}; cvt.u64.u32 a,n; add.u64 a,a,<control>; and.pred q,p,r; mov.u32 t,{wire.CLOSED_MAGIC}; "
+        "mov.b64 {n,m},x; @q st.global.v4.u32 [a+96],{f,t,n,m}; @q st.global.u64 [a+112],y; "
+        + lanes
+        # no region although recording is on: limit 1, and the cursor began at 8
+        + "setp.eq.u32 q,<limit>,1; setp.gt.and.u32 q,<off>,8,q; "
+        "@!q bra WT_DONE; "
+        f"sub.u32 f,<off>,8; div.u32 n,f,{facts.stride}; cvt.u64.u32 g,n; "
+        "red.global.add.u64 [<control>+8],g; atom.global.add.u32 n,[<control>],1; "
+        f"setp.ge.u32 q,n,{wire.LOST_CAPACITY}; @q bra WT_DONE; "
+        + _lane_mask()
+        + f"mad.wide.u32 a,n,{wire.LOST_BYTES},<control>; mov.u32 s,{wire.LOST_MAGIC}; mov.b64 {{m,t}},<kernel>; "
+        f"st.global.v4.u32 [a+{wire.LOST_OFFSET}],{{s,b,m,t}}; "
+        "mov.u64 g,%gridid; mov.b64 {s,t},g; mov.u32 n,%ctaid.x; mov.u32 m,%ctaid.y; "
+        f"st.global.v4.u32 [a+{wire.LOST_OFFSET + 16}],{{s,t,n,m}}; "
+        f"mov.u32 s,%ctaid.z; mov.u32 t,{facts.stride}; st.global.v4.u32 [a+{wire.LOST_OFFSET + 32}],{{s,w,f,t}}; "
+        f"mov.u32 s,%smid; st.global.u32 [a+{wire.LOST_OFFSET + 48}],s; "
+        f"st.global.u64 [a+{wire.LOST_OFFSET + 56}],y; "
+        "WT_DONE: }"
+    )
+    ins = (("control", "i64"), ("region", "i64"), ("kernel", "i64"), ("off", "i32"), ("limit", "i32"))
+    return Asm(text, (), ins)

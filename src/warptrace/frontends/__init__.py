@@ -1,0 +1,1 @@
+"""Front ends: one package a kernel language. They know device ops and the wire format, nothing of decoding."""

@@ -1,0 +1,222 @@
+"""The event API of ``warptrace.cute``. Each call leaves a placeholder in the kernel's IR (see ``lower``)."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+from cutlass._mlir import ir
+from cutlass._mlir.dialects import llvm
+
+from ... import wire
+from ...errors import WarptraceError
+from ...wire import EventKind, PayloadType
+from . import dsl, payload as payloads
+from .ir_tools import constant, enclosing_kernel, plain_value
+
+MAX_NAME_BYTES = 255
+PLACEHOLDER = "warptrace_event"
+"""Attribute that marks a placeholder; its value is the event kind. The others are named PLACEHOLDER_*."""
+
+_forced: ContextVar[bool | None] = ContextVar("warptrace_tracing", default=None)
+
+
+class EventError(WarptraceError):
+    """Misuse of the event API; the text begins with file:line of the call."""
+
+
+class PairingWarning(UserWarning):
+    """A range that looks unpaired on some path of a kernel. Valid programs are never rejected for it."""
+
+
+def enabled() -> bool:
+    """Whether event calls traced now are compiled into kernels."""
+    forced = _forced.get()
+    return dsl.process_enabled() if forced is None else forced
+
+
+@contextmanager
+def tracing(on: bool = True) -> Iterator[None]:
+    """Compiles what is traced inside with events (``on``) or without, whatever the process says::
+
+        with warptrace.cute.tracing():
+            traced = cute.compile(host_function, *args)
+    """
+    if on:
+        dsl.arm()
+    mark_of_before = _forced.set(on)
+    try:
+        yield
+    finally:
+        _forced.reset(mark_of_before)
+
+
+class Token:
+    """What ``range_start`` returns: a run-time value that may cross iterations and merge with sentinels.
+
+    Off, and outside kernels, it carries nothing. ``name`` and ``payload`` are what is known statically of the start
+    ("" and None where a merge left it open).
+    """
+
+    def __init__(self, value: Any, name: str, payload: PayloadType | None, *, static_sentinel: bool = False) -> None:
+        self.value = value
+        self.name = name
+        self.payload = payload
+        self.static_sentinel = static_sentinel
+
+    def __extract_mlir_values__(self) -> list[Any]:
+        return [] if self.value is None else [self.value]
+
+    def __new_from_mlir_values__(self, values: list[Any]) -> Token:
+        # A merge: the name is that of the value it began with, as the sentinel of a loop names its ranges.
+        return Token(plain_value(values[0]) if values else None, self.name, None)
+
+
+def mark(name: str, payload: Any = None) -> None:
+    """Records a point event.
+
+    ``payload``: Python bool, int (32 bits) or float (32 bits), or a DSL scalar; the value of the first active lane is
+    recorded. Raises EventError (file:line) for a bad name or payload.
+    """
+    if _recording():
+        _event(EventKind.MARK, _checked_name(name), payload)
+
+
+def range_push(name: str, payload: Any = None) -> None:
+    """Opens a range; the next unmatched ``range_pop`` of the warp closes it (LIFO)."""
+    if _recording():
+        _event(EventKind.PUSH, _checked_name(name), payload)
+
+
+def range_pop() -> None:
+    """Closes the range pushed last."""
+    if _recording():
+        _event(EventKind.POP, "", None)
+
+
+def switch(name: str, payload: Any = None) -> None:
+    """Ends the range pushed last and starts the next with the same stamp: half the records of phase-by-phase code."""
+    if _recording():
+        _event(EventKind.SWITCH, _checked_name(name), payload)
+
+
+@contextmanager
+def range(name: str, payload: Any = None) -> Iterator[None]:
+    """``with range(name[, payload]):`` pushes on entry and pops at the end of the block."""
+    range_push(name, payload)
+    yield
+    range_pop()
+
+
+def range_start(name: str, payload: Any = None) -> Token:
+    """Opens a range that ends where its token is given to ``range_end``, later or in another iteration."""
+    if not _recording():
+        return Token(None, name, None)
+    value, kind = _event(EventKind.START, _checked_name(name), payload)
+    return Token(value, name, kind)
+
+
+def range_end(token: Token, payload: Any = None) -> None:
+    """Closes the range of ``token``; nothing happens for a sentinel. Raises EventError if ``token`` is not a token, or
+    if its payload is known to differ in presence or type from that of the start."""
+    if not _recording():
+        return
+    if not isinstance(token, Token):
+        raise _error(f"range_end needs a token from range_start or sentinel_token, not {type(token).__name__}")
+    if token.static_sentinel:
+        return
+    if token.value is None:
+        raise _error("the token was made outside the kernel or while tracing was off; make it in the same kernel")
+    _event(EventKind.END, token.name, payload, token=token)
+
+
+def sentinel_token(name: str) -> Token:
+    """A token that stands for no range: for variables that a loop carries before the first ``range_start``."""
+    if not _recording():
+        return Token(None, name, None)
+    _checked_name(name)
+    return Token(constant(wire.SENTINEL_TOKEN, "i32"), name, None, static_sentinel=True)
+
+
+def _recording() -> bool:
+    return enabled() and enclosing_kernel() is not None
+
+
+_OWN = (__name__, "contextlib")
+
+
+def _call_site() -> tuple[str, int]:
+    """File and line of the user's call: the first frame outside this module and the DSL."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        module = str(frame.f_globals.get("__name__", ""))
+        if module not in _OWN and module.split(".")[0] != "cutlass":
+            return frame.f_code.co_filename, frame.f_lineno
+        frame = frame.f_back  # type: ignore[assignment]
+    return "<unknown>", 0
+
+
+def _error(text: str) -> EventError:
+    file, line = _call_site()
+    return EventError(f"{file}:{line}: {text}")
+
+
+def _checked_name(name: str) -> str:
+    if not isinstance(name, str):
+        raise _error(f"event name must be a str, not {type(name).__name__}")
+    if not name:
+        raise _error("event name is empty")
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError:
+        raise _error("event name is not valid Unicode (it holds a lone surrogate)") from None
+    if size > MAX_NAME_BYTES:
+        raise _error(f"event name has {size} UTF-8 bytes; at most {MAX_NAME_BYTES} are allowed")
+    return name
+
+
+def _event(kind: EventKind, name: str, payload: Any, token: Token | None = None) -> tuple[Any, PayloadType]:
+    try:
+        made = None if payload is None else payloads.make(payload)
+    except payloads.PayloadError as e:
+        raise _error(str(e)) from None
+    payload_type = PayloadType.NONE if made is None else made.type
+    if token is not None and token.payload is not None and token.payload != payload_type:
+        raise _error(_payload_mismatch(token, payload_type))
+    file, line = _call_site()
+    operands = ([] if token is None else [token.value]) + ([] if made is None else [made.bits])
+    constraints = ["=r"] if kind == EventKind.START else []
+    constraints += ["r"] * (token is not None) + (["l" if made.width == "i64" else "r"] if made is not None else [])
+    starts = kind == EventKind.START
+    op = llvm.InlineAsmOp(
+        ir.IntegerType.get_signless(32) if starts else None,
+        operands,
+        "// warptrace event",
+        ",".join(constraints),
+        has_side_effects=True,
+        is_align_stack=False,
+        asm_dialect=llvm.AsmDialect.AD_ATT,
+    ).operation
+    _annotate(op, kind, name, payload_type, file, line)
+    return (op.results[0] if starts else None), payload_type
+
+
+def _payload_mismatch(token: Token, end: PayloadType) -> str:
+    start = token.payload
+    assert start is not None
+    if PayloadType.NONE in (start, end):
+        which = ("start", "end") if end == PayloadType.NONE else ("end", "start")
+        return f"token range '{token.name}' has a payload at its {which[0]} only; give one at its {which[1]} too"
+    return f"token range '{token.name}' starts with a payload of type {start.name} and ends with {end.name}"
+
+
+def _annotate(op: Any, kind: EventKind, name: str, payload: PayloadType, file: str, line: int) -> None:
+    i32 = ir.IntegerType.get_signless(32)
+    op.attributes[PLACEHOLDER] = ir.IntegerAttr.get(i32, int(kind))
+    op.attributes[f"{PLACEHOLDER}_payload"] = ir.IntegerAttr.get(i32, int(payload))
+    op.attributes[f"{PLACEHOLDER}_name"] = ir.StringAttr.get(name)
+    op.attributes[f"{PLACEHOLDER}_file"] = ir.StringAttr.get(file)
+    op.attributes[f"{PLACEHOLDER}_line"] = ir.IntegerAttr.get(i32, line)

@@ -1,0 +1,196 @@
+"""The hidden kernel parameters: how a kernel finds its trace memory on every launch path.
+
+Each kernel with events gets two more parameters, the control block's address and its region descriptor. The host code
+that the DSL generates fills them from the *host cell* of this process (see ``warptrace.wire``), whose address it finds
+once through an environment variable that holds the process id too: a stale cache, an exported object or an inherited
+environment meets no cell and passes zeros, and then the kernel records nothing. It costs one load a launch; a callback
+into Python would cost a microsecond. The first launch on a device meets an empty cell and calls back once, so that
+memory is taken on the device that really launches.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cutlass._mlir import ir
+
+from ... import wire
+from .ir_tools import attribute_items, int_type, plain_value, symbol, walk
+
+# The callback is reached through libc's bsearch: an indirect llvm.call in the host module crashes the DSL's passes.
+_HOST = f"""
+llvm.mlir.global internal constant @warptrace_env("{wire.CELL_ENV}\\00")
+llvm.mlir.global internal @warptrace_cell_address(0 : i64) : i64
+llvm.func @getenv(!llvm.ptr) -> !llvm.ptr
+llvm.func @getpid() -> i32
+llvm.func @strtoull(!llvm.ptr, !llvm.ptr, i32) -> i64
+llvm.func @bsearch(!llvm.ptr, !llvm.ptr, i64, i64, !llvm.ptr) -> !llvm.ptr
+llvm.func @_cudaGetDevice(!llvm.ptr) -> i32
+llvm.func internal @warptrace_cell() -> i64 {{
+  %name = llvm.mlir.addressof @warptrace_env : !llvm.ptr
+  %kept = llvm.mlir.addressof @warptrace_cell_address : !llvm.ptr
+  %null = llvm.mlir.zero : !llvm.ptr
+  %zero = llvm.mlir.constant(0 : i64) : i64
+  %one = llvm.mlir.constant(1 : i32) : i32
+  %ten = llvm.mlir.constant(10 : i32) : i32
+  %sixteen = llvm.mlir.constant(16 : i32) : i32
+  %known = llvm.load volatile %kept : !llvm.ptr -> i64
+  %is_known = llvm.icmp "ne" %known, %zero : i64
+  llvm.cond_br %is_known, ^done(%known : i64), ^ask
+^ask:
+  %text = llvm.call @getenv(%name) : (!llvm.ptr) -> !llvm.ptr
+  %absent = llvm.icmp "eq" %text, %null : !llvm.ptr
+  llvm.cond_br %absent, ^done(%zero : i64), ^parse
+^parse:
+  %end = llvm.alloca %one x !llvm.ptr : (i32) -> !llvm.ptr
+  %pid = llvm.call @strtoull(%text, %end, %ten) : (!llvm.ptr, !llvm.ptr, i32) -> i64
+  %me = llvm.call @getpid() : () -> i32
+  %me64 = llvm.zext %me : i32 to i64
+  %mine = llvm.icmp "eq" %pid, %me64 : i64
+  llvm.cond_br %mine, ^take, ^done(%zero : i64)
+^take:
+  %rest = llvm.load %end : !llvm.ptr -> !llvm.ptr
+  %digits = llvm.getelementptr %rest[1] : (!llvm.ptr) -> !llvm.ptr, i8
+  %address = llvm.call @strtoull(%digits, %null, %sixteen) : (!llvm.ptr, !llvm.ptr, i32) -> i64
+  llvm.store volatile %address, %kept : i64, !llvm.ptr
+  llvm.br ^done(%address : i64)
+^done(%cell: i64):
+  llvm.return %cell : i64
+}}
+llvm.func internal @warptrace_control(%entry_offset: i64) -> i64 {{
+  %zero = llvm.mlir.constant(0 : i64) : i64
+  %one = llvm.mlir.constant(1 : i64) : i64
+  %eight = llvm.mlir.constant(8 : i64) : i64
+  %one32 = llvm.mlir.constant(1 : i32) : i32
+  %skip = llvm.mlir.constant({wire.CELL_SKIP} : i32) : i32
+  %devices = llvm.mlir.constant({wire.CELL_DEVICE_COUNT} : i32) : i32
+  %null = llvm.mlir.zero : !llvm.ptr
+  %cell = llvm.call @warptrace_cell() : () -> i64
+  %none = llvm.icmp "eq" %cell, %zero : i64
+  llvm.cond_br %none, ^done(%zero : i64), ^count
+^count:
+  %cellp = llvm.inttoptr %cell : i64 to !llvm.ptr
+  %entry = llvm.getelementptr %cellp[%entry_offset] : (!llvm.ptr, i64) -> !llvm.ptr, i8
+  %launches = llvm.getelementptr %entry[8] : (!llvm.ptr) -> !llvm.ptr, i8
+  %before = llvm.atomicrmw add %launches, %one monotonic : !llvm.ptr, i64
+  %main = llvm.load volatile %entry : !llvm.ptr -> i32
+  %skipped = llvm.icmp "eq" %main, %skip : i32
+  llvm.cond_br %skipped, ^done(%zero : i64), ^device
+^device:
+  %number = llvm.alloca %one32 x i32 : (i32) -> !llvm.ptr
+  %rc = llvm.call @_cudaGetDevice(%number) : (!llvm.ptr) -> i32
+  %device = llvm.load %number : !llvm.ptr -> i32
+  %valid = llvm.icmp "ult" %device, %devices : i32
+  llvm.cond_br %valid, ^slot, ^done(%zero : i64)
+^slot:
+  %table = llvm.getelementptr %cellp[{wire.CELL_DEVICES_OFFSET}] : (!llvm.ptr) -> !llvm.ptr, i8
+  %slotp = llvm.getelementptr %table[%device] : (!llvm.ptr, i32) -> !llvm.ptr, i64
+  %value = llvm.load volatile %slotp : !llvm.ptr -> i64
+  %ready = llvm.icmp "ne" %value, %zero : i64
+  llvm.cond_br %ready, ^found(%value : i64), ^first
+^first:
+  %callbackp = llvm.getelementptr %cellp[{wire.CELL_CALLBACK_OFFSET}] : (!llvm.ptr) -> !llvm.ptr, i8
+  %callback = llvm.load volatile %callbackp : !llvm.ptr -> i64
+  %uncalled = llvm.icmp "eq" %callback, %zero : i64
+  llvm.cond_br %uncalled, ^done(%zero : i64), ^call
+^call:
+  %function = llvm.inttoptr %callback : i64 to !llvm.ptr
+  %ignored = llvm.call @bsearch(%slotp, %slotp, %one, %eight, %function) : (!llvm.ptr, !llvm.ptr, i64, i64, !llvm.ptr) -> !llvm.ptr
+  %now = llvm.load volatile %slotp : !llvm.ptr -> i64
+  llvm.br ^found(%now : i64)
+^found(%control: i64):
+  %usable = llvm.icmp "ugt" %control, %one : i64
+  %result = llvm.select %usable, %control, %zero : i1, i64
+  llvm.br ^done(%result : i64)
+^done(%out: i64):
+  llvm.return %out : i64
+}}
+llvm.func internal @warptrace_region(%entry_offset: i64) -> i64 {{
+  %zero = llvm.mlir.constant(0 : i64) : i64
+  %cell = llvm.call @warptrace_cell() : () -> i64
+  %none = llvm.icmp "eq" %cell, %zero : i64
+  llvm.cond_br %none, ^done(%zero : i64), ^load
+^load:
+  %cellp = llvm.inttoptr %cell : i64 to !llvm.ptr
+  %entry = llvm.getelementptr %cellp[%entry_offset] : (!llvm.ptr, i64) -> !llvm.ptr, i8
+  %value = llvm.load volatile %entry : !llvm.ptr -> i64
+  llvm.br ^done(%value : i64)
+^done(%out: i64):
+  llvm.return %out : i64
+}}
+"""
+CELL_OFF = 1
+"""Value of a device's slot in the cell that stands for "no tracing on this device" (0 means "not asked yet")."""
+
+
+def add_parameters(kernel: Any) -> tuple[Any, Any]:
+    """Appends (control, region) to a kernel's parameters; returns their values in the body."""
+    i64 = int_type("i64")
+    entry = kernel.regions[0].blocks[0]
+    values = tuple(entry.add_argument(i64, ir.Location.unknown()) for _ in range(2))
+    old = ir.FunctionType(ir.TypeAttr(kernel.attributes["function_type"]).value)
+    new = ir.FunctionType.get([*old.inputs, i64, i64], list(old.results))
+    kernel.attributes["function_type"] = ir.TypeAttr.get(new)
+    if "arg_attrs" in kernel.attributes:
+        attrs = list(ir.ArrayAttr(kernel.attributes["arg_attrs"]))
+        kernel.attributes["arg_attrs"] = ir.ArrayAttr.get([*attrs, ir.DictAttr.get({}), ir.DictAttr.get({})])
+    return values[0], values[1]
+
+
+def rewrite_launches(module: Any, kernel_ids: dict[str, int]) -> None:
+    """Gives every launch of the named kernels the two values, and the module the host functions that yield them."""
+    launches: list[tuple[Any, int]] = []
+
+    def visit(op: Any) -> None:
+        if op.name.startswith("cuda.launch"):
+            for value in attribute_items(op).values():
+                name = str(value).rsplit("@", 1)[-1].strip('"')
+                if "@" in str(value) and name in kernel_ids:
+                    launches.append((op, kernel_ids[name]))
+
+    walk(module.operation, visit)
+    if not launches:
+        return
+    with ir.Location.unknown():
+        _add_host_functions(module)
+    for op, kernel_id in launches:
+        _rewrite(op, kernel_id)
+
+
+def _rewrite(op: Any, kernel_id: int) -> None:
+    offset = wire.CELL_KERNELS_OFFSET + kernel_id % wire.CELL_KERNEL_COUNT * wire.CELL_KERNEL_BYTES
+    with ir.InsertionPoint(op), op.location:
+        values = [_call(name, offset) for name in ("warptrace_control", "warptrace_region")]
+        new = ir.Operation.create(
+            op.name,
+            results=[r.type for r in op.results],
+            operands=[*(plain_value(o) for o in op.operands), *values],
+            attributes=attribute_items(op),
+        )
+    for old, fresh in zip(op.results, new.results, strict=True):
+        plain_value(old).replace_all_uses_with(plain_value(fresh))
+    op.erase()
+
+
+def _call(name: str, offset: int) -> Any:
+    i64 = int_type("i64")
+    constant = ir.Operation.create(
+        "llvm.mlir.constant", results=[i64], attributes={"value": ir.IntegerAttr.get(i64, offset)}
+    ).results[0]
+    return ir.Operation.create(
+        "llvm.call",
+        results=[i64],
+        operands=[constant],
+        attributes={
+            "callee": ir.FlatSymbolRefAttr.get(name),
+            "operandSegmentSizes": ir.DenseI32ArrayAttr.get([1, 0]),
+            "op_bundle_sizes": ir.DenseI32ArrayAttr.get([]),
+        },
+    ).results[0]
+
+
+def _add_host_functions(module: Any) -> None:
+    present = {symbol(op.operation) for op in module.body.operations}
+    for op in ir.Module.parse(_HOST).body.operations:
+        if symbol(op.operation) not in present:
+            module.body.append(op.operation.clone())

@@ -1,0 +1,330 @@
+"""From placeholders to device operations: runs when the DSL has traced a module, before it is hashed and compiled.
+
+Only then is all known that makes an event cheap: whether the whole warp executes it together (lane 0 leads, no vote),
+which events stand in one straight line (they share leader, room test and cursor update and use constant offsets), whether
+any event has a payload (slots of 8 or of 16 bytes), and where the first event is (the claim's result is not needed
+before).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from cutlass._mlir import ir
+from cutlass._mlir.dialects import arith, llvm
+
+from ... import registry, wire
+from ...device import ptx
+from ...errors import WarptraceError
+from ...sites import KernelRecord, Site, kernel_id
+from ...wire import EventKind, PayloadType
+from . import balance, hidden
+from .events import PLACEHOLDER
+from .ir_tools import TERMINATORS, constant, emit, int_type, is_argument, kernels, plain_value, symbol, walk
+from .uniform import Uniformity
+
+MAX_GROUP = 8
+"""Events in a group at most: a group needs room for its last event behind the limit of the cursor."""
+
+_STRAIGHT = ("arith.", "llvm.mlir.constant", "llvm.extractvalue", "llvm.bitcast", "cute.make_", "cute.get_", "cute.static")
+"""Operations that may stand between the events of a group whose leader is elected: nothing that could make lanes
+part or meet."""
+
+
+@dataclass(frozen=True)
+class Event:
+    """A placeholder read back from the IR. ``site`` indexes the kernel's site table (from 1)."""
+
+    op: Any
+    kind: EventKind
+    name: str
+    payload: PayloadType
+    file: str
+    line: int
+    site: int
+
+    @property
+    def token(self) -> Any:
+        """The token operand of an END."""
+        return plain_value(self.op.operands[0])
+
+    @property
+    def payload_bits(self) -> Any | None:
+        """The payload operand (i32 or i64), or None."""
+        if self.payload == PayloadType.NONE:
+            return None
+        return plain_value(self.op.operands[1 if self.kind == EventKind.END else 0])
+
+
+@dataclass(frozen=True)
+class Group:
+    """Events of one straight line. ``together``: the whole warp executes them, so lane 0 leads."""
+
+    events: tuple[Event, ...]
+    together: bool
+
+
+def finalize(module: Any, arch: str) -> bool:
+    """Lowers every kernel of ``module`` that holds events. Returns whether any did.
+
+    Announces each kernel to :mod:`warptrace.registry`. Raises WarptraceError if a kernel has too many sites.
+    """
+    lowered = {}
+    for kernel in kernels(module):
+        events = _collect(kernel)
+        if not events:
+            registry.announce_without_events(symbol(kernel))
+            continue
+        record = _lower_kernel(kernel, events, arch)
+        lowered[symbol(kernel)] = record
+    hidden.rewrite_launches(module, {name: record.kernel_id for name, record in lowered.items()})
+    for record in lowered.values():
+        registry.announce(record)
+    return bool(lowered)
+
+
+def _collect(kernel: Any) -> list[Event]:
+    sites: dict[tuple[Any, ...], int] = {}
+    events: list[Event] = []
+
+    def visit(op: Any) -> None:
+        if PLACEHOLDER not in op.attributes:
+            return
+        kind = EventKind(_int_attribute(op, PLACEHOLDER))
+        payload = PayloadType(_int_attribute(op, f"{PLACEHOLDER}_payload"))
+        name = str(ir.StringAttr(op.attributes[f"{PLACEHOLDER}_name"]).value)
+        file = str(ir.StringAttr(op.attributes[f"{PLACEHOLDER}_file"]).value)
+        line = _int_attribute(op, f"{PLACEHOLDER}_line")
+        key = (kind, name, payload, file, line)  # copies of one call, from an unrolled loop, are one site
+        site = sites.setdefault(key, len(sites) + 1)
+        events.append(Event(op, kind, name, payload, file, line, site))
+
+    walk(kernel, visit)
+    if len(sites) > wire.MAX_SITES:
+        raise WarptraceError(
+            f"kernel {symbol(kernel)} has {len(sites)} event sites; at most {wire.MAX_SITES} fit a record: "
+            "use fewer names, with payloads in their place"
+        )
+    return events
+
+
+def _int_attribute(op: Any, name: str) -> int:
+    return int(ir.IntegerAttr(op.attributes[name]).value)
+
+
+def _lower_kernel(kernel: Any, events: list[Event], arch: str) -> KernelRecord:
+    balance.check(kernel, {e.op: e for e in events})
+    uniform = Uniformity(kernel)
+    groups = _groups(kernel, {e.op: e for e in events}, uniform)
+    stride = 16 if any(e.payload != PayloadType.NONE for e in events) else 8
+    lanes = any(not g.together for g in groups)
+    sites = tuple({e.site: Site(e.site, e.kind, e.name, e.payload, e.file, e.line) for e in events}.values())
+    facts = ptx.KernelFacts(
+        kernel_id=kernel_id(symbol(kernel), sites),
+        stride=stride,
+        lanes=lanes,
+        slack=(max(len(g.events) for g in groups) - 1) * stride,
+        clusters=_has_clusters(arch),
+    )
+    most = _most_events(kernel, events)
+    _Lowering(kernel, facts, groups).run()
+    return KernelRecord(facts.kernel_id, symbol(kernel), symbol(kernel), arch, stride, lanes, most, sites)
+
+
+def _has_clusters(arch: str) -> bool:
+    digits = "".join(c for c in arch.removeprefix("sm_") if c.isdigit())
+    return digits.isdigit() and int(digits) >= 90
+
+
+def _most_events(kernel: Any, events: list[Event]) -> int | None:
+    """Most events that one lane can record: their number where none stands in a loop, else None."""
+    for event in events:
+        op = event.op.block.owner.operation
+        while op != kernel:
+            if op.name != "scf.if":
+                return None
+            op = op.block.owner.operation
+    return len(events)
+
+
+def _groups(kernel: Any, events: dict[Any, Event], uniform: Uniformity) -> list[Group]:
+    groups: list[Group] = []
+
+    def block(b: Any) -> None:
+        together = None
+        line: list[Event] = []
+
+        def flush() -> None:
+            if line:
+                groups.append(Group(tuple(line), bool(together)))
+                line.clear()
+
+        for op in (o.operation for o in b.operations):
+            event = events.get(op)
+            if event is not None:
+                if together is None:
+                    together = uniform.block(b) and not _pipelined(b)
+                if len(line) == MAX_GROUP or _alone(event) or (line and _alone(line[-1])) or _pipelined(b):
+                    flush()
+                line.append(event)
+            elif len(op.regions):
+                if _holds_event(op, events) or not together:
+                    flush()
+                for region in op.regions:
+                    for inner in region.blocks:
+                        block(inner)
+            elif line and not together and not op.name.startswith(_STRAIGHT):
+                flush()
+        flush()
+
+    for b in kernel.regions[0].blocks:
+        block(b)
+    return groups
+
+
+def _holds_event(op: Any, events: dict[Any, Event]) -> bool:
+    found = False
+
+    def visit(inner: Any) -> None:
+        nonlocal found
+        found = found or inner in events
+
+    walk(op, visit)
+    return found
+
+
+def _pipelined(block: Any) -> bool:
+    """Whether the DSL will software-pipeline the loop of ``block`` (``prefetch_stages``), and so clone parts of it."""
+    op = block.owner.operation
+    return op.name == "scf.for" and any("prefetch" in str(a) or "pipelin" in str(a) for a in op.attributes)
+
+
+def _alone(event: Event) -> bool:
+    """An END whose token may be a sentinel moves the cursor or not: it cannot share constant offsets."""
+    if event.kind != EventKind.END:
+        return False
+    token = event.token
+    if is_argument(token):
+        return True
+    owner = ir.OpResult(token).owner.operation
+    return PLACEHOLDER not in owner.attributes
+
+
+class _Lowering:
+    """Replaces the placeholders of one kernel."""
+
+    def __init__(self, kernel: Any, facts: ptx.KernelFacts, groups: list[Group]) -> None:
+        self._kernel = kernel
+        self._facts = facts
+        self._groups = groups
+        self._entry = kernel.regions[0].blocks[0]
+        self._broadcast = facts.lanes and any(
+            e.kind == EventKind.END for g in groups if not g.together for e in g.events
+        )
+
+    def run(self) -> None:
+        first = self._first_event_operation()
+        self._begin()
+        self._open(first)
+        for group in self._groups:
+            self._group(group)
+        for block in self._kernel.regions[0].blocks:
+            operations = list(block.operations)
+            if operations and operations[-1].operation.name in TERMINATORS:
+                self._close(operations[-1])
+
+    def _first_event_operation(self) -> Any | None:
+        """The operation of the entry block that is, or holds, the first event. None if there is none in it (several
+        blocks): then the region is opened at the kernel's begin."""
+        ops = {e.op for g in self._groups for e in g.events}
+        for op in self._entry.operations:
+            if op.operation in ops or (len(op.operation.regions) and _holds_event(op.operation, dict.fromkeys(ops))):  # type: ignore[arg-type]
+                return op
+        return None
+
+    def _begin(self) -> None:
+        self._control, self._region = hidden.add_parameters(self._kernel)
+        with ir.InsertionPoint.at_block_begin(self._entry), ir.Location.unknown():
+            one = constant(1, "i32")
+            i32 = int_type("i32")
+            self._cursor = llvm.alloca(llvm.PointerType.get(), one, ir.TypeAttr.get(i32), alignment=4)
+            self._claim = emit(ptx.entry(self._facts), {"control": self._control, "region": self._region})
+            self._after_begin = self._claim["place"].owner
+
+    def _open(self, before: Any | None) -> None:
+        point = ir.InsertionPoint(before) if before is not None else _after(self._after_begin)
+        with point, ir.Location.unknown():
+            self._kernel_id = constant(self._facts.kernel_id, "i64")
+            operands = {"control": self._control, "region": self._region, "kernel": self._kernel_id, **self._claim}
+            opened = emit(ptx.open_region(self._facts), operands)
+            self._limit = opened["limit"]
+            llvm.store(opened["off"], self._cursor, alignment=4)
+            if self._facts.lanes and any(g.together for g in self._groups):
+                self._lane_zero = emit(ptx.lane_zero(), {}, side_effects=False)["lead"]
+
+    def _close(self, terminator: Any) -> None:
+        with ir.InsertionPoint(terminator), ir.Location.unknown():
+            off = llvm.load(int_type("i32"), self._cursor, alignment=4)
+            kernel = constant(self._facts.kernel_id, "i64")
+            operands = {"control": self._control, "region": self._region, "kernel": kernel}
+            emit(ptx.close(self._facts), {**operands, "off": off, "limit": self._limit})
+
+    def _group(self, group: Group) -> None:
+        stride = self._facts.stride
+        first, last = group.events[0], group.events[-1]
+        with ir.InsertionPoint(first.op), first.op.location:
+            off = llvm.load(int_type("i32"), self._cursor, alignment=4)
+            fits = arith.cmpi(arith.CmpIPredicate.ult, off, self._limit)
+            lead = self._leader(group)
+            store = fits if lead is None else arith.andi(fits, lead)
+            moves = lead
+            if _alone(first):
+                real = arith.cmpi(arith.CmpIPredicate.ne, first.token, constant(wire.SENTINEL_TOKEN, "i32"))
+                store = arith.andi(store, real)
+                moves = real if lead is None else arith.andi(lead, real)
+        for index, event in enumerate(group.events):
+            self._event(event, index, off, store)
+        with ir.InsertionPoint(last.op), last.op.location:
+            step = constant(len(group.events) * stride, "i32")
+            if moves is not None:
+                step = arith.select(moves, step, constant(0, "i32"))
+            llvm.store(arith.addi(off, step), self._cursor, alignment=4)
+        for event in group.events:
+            event.op.erase()
+
+    def _leader(self, group: Group) -> Any | None:
+        """None: lane 0 leads and no other lane can store anyway (its limit is 0)."""
+        if not group.together:
+            return emit(ptx.leader(), {})["lead"]
+        return self._lane_zero if self._facts.lanes else None
+
+    def _event(self, event: Event, index: int, off: Any, store: Any) -> None:
+        with ir.InsertionPoint(event.op), event.op.location:
+            bits = event.payload_bits
+            width = None if bits is None else f"i{bits.type.width}"
+            end = event.kind == EventKind.END
+            operands = {"off": off, "control": self._control, "store": store, "code": constant(event.site, "i32")}
+            if bits is not None:
+                operands["payload"] = bits
+            if end:
+                operands["token"] = event.token
+            emit(ptx.event(index, self._facts.stride, width, end=end), operands)
+            if event.kind == EventKind.START:
+                plain_value(event.op.results[0]).replace_all_uses_with(self._token(off, index))
+
+    def _token(self, off: Any, index: int) -> Any:
+        slot = off if index == 0 else arith.addi(off, constant(index * self._facts.stride, "i32"))
+        link = arith.andi(arith.shli(slot, constant(wire.TOKEN_SHIFT, "i32")), constant(wire.TOKEN_MASK, "i32"))
+        if self._broadcast:
+            link = emit(ptx.broadcast(), {"value": link})["all"]
+        return link
+
+
+def _after(op: Any) -> Any:
+    """An insertion point right after ``op``."""
+    operations = list(op.operation.block.operations)
+    for index, other in enumerate(operations):
+        if other.operation == op.operation:
+            return ir.InsertionPoint(operations[index + 1])
+    raise AssertionError("operation is not in its block")

@@ -1,0 +1,59 @@
+"""Where front ends announce kernels they have traced, and whoever records them listens.
+
+It keeps everything announced in this process, so that a recorder that starts late still learns of earlier kernels.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from .sites import KernelRecord
+
+_lock = threading.Lock()
+_records: dict[int, KernelRecord] = {}
+_without_events: dict[str, None] = {}
+_listeners: list[Callable[[KernelRecord], None]] = []
+
+
+def announce(record: KernelRecord) -> None:
+    """A kernel with events was traced (again: the newest record of an id wins)."""
+    with _lock:
+        _records[record.kernel_id] = record
+        listeners = list(_listeners)
+    for listener in listeners:
+        listener(record)
+
+
+def announce_without_events(symbol: str) -> None:
+    """A kernel was traced that holds no event."""
+    with _lock:
+        _without_events[symbol] = None
+
+
+def listen(listener: Callable[[KernelRecord], None]) -> None:
+    """Calls ``listener`` for every kernel announced so far and from now on."""
+    with _lock:
+        _listeners.append(listener)
+        known = list(_records.values())
+    for record in known:
+        listener(record)
+
+
+def unlisten(listener: Callable[[KernelRecord], None]) -> None:
+    """Ends ``listen``; unknown listeners are ignored."""
+    with _lock:
+        if listener in _listeners:
+            _listeners.remove(listener)
+
+
+def records() -> list[KernelRecord]:
+    """Kernels with events announced in this process."""
+    with _lock:
+        return list(_records.values())
+
+
+def without_events() -> list[str]:
+    """Symbols of kernels without events announced in this process."""
+    with _lock:
+        return list(_without_events)

@@ -1,0 +1,86 @@
+"""Event sites and the build record of a kernel: what a record's site id means.
+
+A *site* is a call in the source. The table of sites of a kernel is made when the kernel is traced, written into
+the capture at once, and is the reason that names, kinds and types cost nothing on the device.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from .wire import CAPTURE_VERSION, EventKind, PayloadType
+
+
+@dataclass(frozen=True)
+class Site:
+    """One call site. ``id`` is 1..65535 within its kernel; ``name`` is empty for POP; for END it is the name of the
+    token where that is known statically, else empty."""
+
+    id: int
+    kind: EventKind
+    name: str
+    payload: PayloadType
+    file: str
+    line: int
+
+
+@dataclass(frozen=True)
+class KernelRecord:
+    """What is known of a compiled, instrumented kernel (one line of ``kernels.jsonl``).
+
+    ``kernel_id`` is a content hash (63 bits), equal in every process that compiles the same kernel. ``stride`` is 8
+    or 16 (see :mod:`warptrace.wire`); ``lane_events``: some event may be led by a lane other than 0;
+    ``max_events``: most events that one warp's lane can record, None where a loop leaves it open. ``build``: registers,
+    spills and code size where known.
+    """
+
+    kernel_id: int
+    symbol: str
+    name: str
+    arch: str
+    stride: int
+    lane_events: bool
+    max_events: int | None
+    sites: tuple[Site, ...]
+    build: dict[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """As a JSON object; inverse of :meth:`from_json`."""
+        data = asdict(self)
+        data["kernel_id"] = f"{self.kernel_id:016x}"
+        data["sites"] = [
+            [s.id, int(s.kind), s.name, int(s.payload), s.file, s.line] for s in self.sites
+        ]
+        return data
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> KernelRecord:
+        """From a line of ``kernels.jsonl``. Raises KeyError, TypeError or ValueError on a malformed object."""
+        return cls(
+            kernel_id=int(data["kernel_id"], 16),
+            symbol=str(data["symbol"]),
+            name=str(data["name"]),
+            arch=str(data["arch"]),
+            stride=int(data["stride"]),
+            lane_events=bool(data["lane_events"]),
+            max_events=None if data["max_events"] is None else int(data["max_events"]),
+            sites=tuple(
+                Site(int(i), EventKind(k), str(n), PayloadType(p), str(f), int(ln))
+                for i, k, n, p, f, ln in data["sites"]
+            ),
+            build=dict(data.get("build", {})),
+        )
+
+
+def kernel_id(symbol: str, sites: tuple[Site, ...]) -> int:
+    """Content hash that identifies a kernel's site table in every process: 63 bits, never 0.
+
+    File names are left out: the same source checked out elsewhere is the same kernel.
+    """
+    table = [[s.id, int(s.kind), s.name, int(s.payload), s.line] for s in sites]
+    text = json.dumps([CAPTURE_VERSION, symbol, table], ensure_ascii=False)
+    digest = hashlib.sha256(text.encode()).digest()
+    return (int.from_bytes(digest[:8], "little") & (2**63 - 1)) or 1

@@ -1,0 +1,170 @@
+"""`Trace`: the decoded columns. Exporters and reports know only this module.
+
+Times are integer nanoseconds from the start of the trace (``epoch_ns`` is kept beside them) and, where the name says
+``cycle``, SM cycles of the warp's own SM counted from its warp's entry. Columns are numpy arrays of equal length.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+I8 = NDArray[np.int8]
+I16 = NDArray[np.int16]
+I32 = NDArray[np.int32]
+I64 = NDArray[np.int64]
+U8 = NDArray[np.uint8]
+U32 = NDArray[np.uint32]
+U64 = NDArray[np.uint64]
+
+RANGE_TOKEN = 1
+RANGE_STACK = 2
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One launch of a kernel, in start order. ``start_ns``/``end_ns`` are the first entry and last exit of its
+    recorded warps. ``process`` indexes :attr:`Trace.processes`. ``warps_expected`` is grid x warps per CTA.
+    ``graph`` is None, or ("graph_exec_1", replay number) where the launch was a CUDA graph node's replay."""
+
+    index: int
+    process: int
+    device: int
+    context_id: int
+    grid_id: int
+    kernel: str
+    symbol: str
+    kernel_id: int
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    cluster: tuple[int, int, int]
+    start_ns: int
+    end_ns: int
+    warps_recorded: int
+    warps_expected: int
+    events: int
+    lost_events: int
+    lost_warps: int
+    clock_uncertainty_ns: float = 0.0
+    graph: tuple[str, int] | None = None
+
+
+@dataclass(frozen=True)
+class Process:
+    """A traced process and the device(s) it used, as its manifest tells it."""
+
+    pid: int
+    manifest: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Warps:
+    """One row a warp, ordered by (launch, cta z, y, x, warp)."""
+
+    launch: I32
+    cta: I32  # (n, 3)
+    warp: I32
+    sm: I32
+    tpc: I32  # -1: unknown
+    gpc: I32  # -1: unknown
+    start_ns: I64
+    end_ns: I64  # == last event or start where the warp never ended
+    start_cycle: I64  # %clock64 at entry (the warp's cycle 0)
+    cycles: I64  # entry to exit, in cycles; -1: never ended
+    events: I64  # recorded
+    lost: I64  # not recorded, exact
+    closed: U8  # 1: the warp's exit was seen
+
+    def __len__(self) -> int:
+        return len(self.launch)
+
+
+@dataclass(frozen=True)
+class Ranges:
+    """One row a closed range, ordered by (warp, start_seq)."""
+
+    warp: I32  # row of Warps
+    name: I32  # index into Trace.strings
+    kind: U8  # RANGE_TOKEN or RANGE_STACK
+    lane: U8  # lane that led the start
+    depth: I16  # stack ranges: ranges of the same stack open around it; token ranges: 0
+    start_ns: I64
+    end_ns: I64
+    start_cycle: I64
+    end_cycle: I64
+    start_seq: I64  # program order within the warp, shared with Markers.seq
+    end_seq: I64
+    start_type: U8  # PayloadType
+    start_bits: U64  # raw bit pattern, zero-extended
+    end_type: U8
+    end_bits: U64
+    start_site: I32  # index into Trace.sites
+    end_site: I32
+
+    def __len__(self) -> int:
+        return len(self.warp)
+
+
+@dataclass(frozen=True)
+class Markers:
+    """One row a marker, ordered by (warp, seq)."""
+
+    warp: I32
+    name: I32
+    lane: U8
+    ns: I64
+    cycle: I64
+    seq: I64
+    type: U8
+    bits: U64
+    site: I32
+
+    def __len__(self) -> int:
+        return len(self.warp)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Something in the data that is not as it should be, with a count; never a guess.
+
+    ``kind`` is one of "lost_events", "lost_warps", "unpaired_push", "unpaired_pop", "unpaired_start", "unpaired_end",
+    "ambiguous_end", "unclosed_warp", "unknown_kernel", "unknown_site", "damaged_region", "truncated_file", "clock".
+    """
+
+    kind: str
+    count: int
+    text: str
+    launch: int | None = None
+
+
+@dataclass(frozen=True)
+class TraceSite:
+    """A site of any kernel of the trace: where in the source an event comes from."""
+
+    kernel_id: int
+    id: int
+    kind: int
+    name: str
+    payload: int
+    file: str
+    line: int
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Everything decoded from one or more raw captures."""
+
+    epoch_ns: int
+    strings: tuple[str, ...]
+    sites: tuple[TraceSite, ...]
+    processes: tuple[Process, ...]
+    launches: tuple[Launch, ...]
+    warps: Warps
+    ranges: Ranges
+    markers: Markers
+    problems: tuple[Problem, ...] = ()
+    emulated: bool = False
+    meta: dict[str, Any] = field(default_factory=dict)

@@ -1,0 +1,268 @@
+"""The wire format: every byte that device code writes and the decoder reads.
+
+This is the only home of these numbers. Device code (PTX text), the runtime, the emulator tests and the
+decoder all import them from here. ``docs/format.md`` explains them; a change here changes
+:data:`CAPTURE_VERSION`.
+
+Trace memory of one device is one allocation, the *control block*, whose address reaches a kernel as a
+hidden parameter (0: not recording)::
+
+    control + 0                    control words (CONTROL_DTYPE)
+    control + BANKS_OFFSET         BANK_COUNT bank lines of 128 B (BANK_DTYPE)
+    control + LOST_OFFSET          LOST_CAPACITY records of LOST_DTYPE (warps that found no room)
+    control + ARENA_OFFSET         the banks, each `bank_bytes` (a power of two) plus slack for a region
+                                   that begins just before the end
+
+At entry a warp claims one *region* with one atomic add on its bank's ``head``. ``head`` and ``tail`` are
+monotonic byte counts: a region lies at ``base + (position & mask)`` and is the warp's as long as
+``position - tail + size <= mask + 1``. A region is::
+
+    +0                             REGION_DTYPE (128 B), written at entry ("open") and exit ("close")
+    +128                           main slots: events led by lane 0
+    +128 + main_bytes + (k-1)*lane_bytes    lane k's block, k = 1..31: LANE_DTYPE (8 B), then its slots
+                                            (only when lane_bytes > 0)
+
+A *slot* holds one event and is ``stride`` bytes: 8 in kernels without payloads, 16 in kernels with any::
+
+    +0  u32  %clock (low 32 bits of the SM's cycle counter)
+    +4  u32  code = site | link << 16         site 1..65535 (0: the slot was never written)
+    +8  u64  payload bits, zero-extended       (stride 16; undefined where the site has no payload)
+
+``link`` is 0 except in records that end a token range: there it is the low 16 bits of
+``slot_offset_of_the_start / 8``, the offset being relative to the control block. It names the start exactly
+as long as a region is at most MAX_REGION_BYTES.
+
+A cursor (one 32-bit register per lane, the offset of the lane's next slot) advances by ``stride`` for every
+event the lane leads, written or not; a slot is written while ``cursor < limit``. So the count of events is
+exact whatever the room, and nothing outside the region is ever touched.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import numpy as np
+
+CAPTURE_VERSION = 1
+"""Version of the raw capture directory and of everything in this module."""
+
+# ---------------------------------------------------------------------------------------------- control block
+BANK_COUNT = 128
+"""Claim counters. One same-address atomic a cycle is what an L2 slice does; 128 lines spread 132 SMs' claims."""
+BANK_LINE_BYTES = 128
+BANKS_OFFSET = 4096
+LOST_OFFSET = BANKS_OFFSET + BANK_COUNT * BANK_LINE_BYTES
+LOST_CAPACITY = 16384
+LOST_BYTES = 64
+ARENA_OFFSET = 2 * 1024 * 1024
+"""Start of the banks, relative to the control block; the lost table ends before it."""
+
+CONTROL_DTYPE = np.dtype(
+    {
+        "names": ["lost_head", "lost_events"],
+        "formats": ["<u4", "<u8"],
+        "offsets": [0, 8],
+        "itemsize": 256,
+    }
+)
+"""``lost_head``: entries claimed in the lost table (may exceed LOST_CAPACITY). ``lost_events``: events lost by
+warps without a region, in the table and beyond it (exact)."""
+
+BANK_TAIL_OFFSET = 32
+BANK_FAILED_OFFSET = 8
+BANK_DTYPE = np.dtype(
+    {
+        "names": ["head", "failed_bytes", "tail", "mask", "base"],
+        "formats": ["<u8", "<u8", "<u8", "<u4", "<u4"],
+        "offsets": [0, BANK_FAILED_OFFSET, BANK_TAIL_OFFSET, BANK_TAIL_OFFSET + 8, BANK_TAIL_OFFSET + 12],
+        "itemsize": BANK_LINE_BYTES,
+    }
+)
+"""``head`` and ``failed_bytes`` are written by the device (bytes claimed; those of them claimed without room), the
+rest by the host. ``base``: offset of the bank from the control block. ``mask``: bank bytes - 1; 0 stops recording,
+also of captured graphs."""
+
+LOST_DTYPE = np.dtype(
+    [
+        ("magic", "<u4"),
+        ("lane", "<u4"),
+        ("kernel_id", "<u8"),
+        ("grid_id", "<u8"),
+        ("cta", "<u4", 3),
+        ("warp", "<u4"),
+        ("advance", "<u4"),
+        ("stride", "<u4"),
+        ("sm", "<u4"),
+        ("reserved", "<u4"),
+        ("exit_globaltimer", "<u8"),
+    ]
+)
+"""A warp (or one lane of it) that found no room: ``advance / stride`` of its events are lost."""
+assert LOST_DTYPE.itemsize == LOST_BYTES
+
+# --------------------------------------------------------------------------------------------------- regions
+REGION_HEADER_BYTES = 128
+REGION_ALIGN = 128
+REGION_MAGIC = 0x31525457  # "WTR1"
+CLOSED_MAGIC = 0x31435457  # "WTC1"
+LOST_MAGIC = 0x314C5457  # "WTL1"
+LANE_HEADER_BYTES = 8
+MAX_REGION_BYTES = 512 * 1024
+"""A token's link is 16 bits of a count of 8-byte words: unambiguous inside 512 KiB."""
+
+REGION_DTYPE = np.dtype(
+    [
+        ("magic", "<u4"),
+        ("position", "<u4"),
+        ("kernel_id", "<u8"),
+        ("grid_id", "<u8"),
+        ("cta", "<u4", 3),
+        ("warp", "<u4"),
+        ("main_bytes", "<u4"),
+        ("lane_bytes", "<u4"),
+        ("grid", "<u4", 3),
+        ("block", "<u4"),
+        ("sm", "<u4"),
+        ("cluster", "<u4"),
+        ("stride", "<u4"),
+        ("warp_slot", "<u4"),
+        ("entry_clock", "<u8"),
+        ("entry_globaltimer", "<u8"),
+        ("advance", "<u4"),
+        ("closed", "<u4"),
+        ("exit_clock", "<u8"),
+        ("exit_globaltimer", "<u8"),
+        ("reserved", "<u8"),
+    ]
+)
+"""``position``: low 32 bits of the claim's position in its bank (must match where the header was found). ``warp``: linear warp
+of the CTA. ``block``: see :func:`pack_block`; ``cluster``: see :func:`pack_cluster` (0: no cluster launch).
+``warp_slot``: %warpid. ``*_clock``: %clock64 in cycles; ``*_globaltimer``: %globaltimer in ns, read right after
+it. ``advance``: bytes lane 0's cursor moved. ``closed``: CLOSED_MAGIC once the warp has ended."""
+assert REGION_DTYPE.itemsize == REGION_HEADER_BYTES
+
+LANE_DTYPE = np.dtype([("advance", "<u4"), ("closed", "<u4")])
+"""``advance``: bytes the lane's cursor moved; written at exit, only by lanes that led an event."""
+assert LANE_DTYPE.itemsize == LANE_HEADER_BYTES
+
+SLOT8_DTYPE = np.dtype([("clock", "<u4"), ("code", "<u4")])
+SLOT16_DTYPE = np.dtype([("clock", "<u4"), ("code", "<u4"), ("payload", "<u8")])
+STRIDES = (8, 16)
+MAX_SITES = 65535
+SITE_MASK = 0xFFFF
+LINK_SHIFT = 16
+
+TOKEN_SHIFT = 13
+"""A token is ``(slot_offset << 13) & 0xFFFF0000``: already the link, in place, so an end costs one OR."""
+TOKEN_MASK = 0xFFFF0000
+SENTINEL_TOKEN = 1
+"""Low half not zero: no start ever yields it."""
+
+# -------------------------------------------------------------------------------------------------- host cell
+CELL_ENV = "WARPTRACE_CELL"
+"""``<pid>:<hex address>`` of the host cell; host code of a kernel ignores another process's value."""
+CELL_CALLBACK_OFFSET = 8
+CELL_DEVICES_OFFSET = 64
+CELL_DEVICE_COUNT = 64
+CELL_KERNELS_OFFSET = 1024
+CELL_KERNEL_COUNT = 4096
+CELL_KERNEL_BYTES = 16
+CELL_BYTES = CELL_KERNELS_OFFSET + CELL_KERNEL_COUNT * CELL_KERNEL_BYTES
+CELL_KERNEL_DTYPE = np.dtype([("main", "<u4"), ("lane", "<u4"), ("launches", "<u8")])
+"""What host code of kernel number ``kernel_id % CELL_KERNEL_COUNT`` reads (main, lane) and counts (launches) at
+each launch. ``main``: bytes of main slots of a warp, a multiple of 128, or :data:`CELL_SKIP`, or an automatic size
+(:func:`auto_main`). ``lane``: bytes of each other lane's block, a multiple of 128, 0 for none; with an automatic
+``main``: ``1 | shift << 1``, that is ``main_bytes >> shift``, or 0 for none."""
+CELL_SKIP = 2
+"""``main`` with this value: do not record the kernel (it gets control pointer 0, which costs next to nothing)."""
+
+
+def auto_main(log2_budget: int, log2_least: int, log2_most: int) -> int:
+    """A ``main`` that lets the launch's grid decide: see :func:`auto_main_bytes`."""
+    return 1 | log2_budget << 1 | log2_least << 6 | log2_most << 11
+
+
+def auto_main_bytes(main: int, warps: int) -> int:
+    """Main bytes of each of ``warps`` warps of a launch for an automatic ``main``.
+
+    The device computes the same: the budget shifted right by ceil(log2(warps)), kept between least and most.
+    """
+    budget, least, most = main >> 1 & 31, main >> 6 & 31, main >> 11 & 31
+    return 1 << int(min(max(budget - (max(warps, 1) - 1).bit_length(), least), most))
+
+
+def region_bytes(main_bytes: int, lane_bytes: int) -> int:
+    """Bytes that a region takes from its bank."""
+    return REGION_HEADER_BYTES + main_bytes + 31 * lane_bytes
+
+
+class EventKind(IntEnum):
+    """What one record means; a property of its site, so it costs nothing on the device."""
+
+    MARK = 1
+    PUSH = 2
+    POP = 3
+    START = 4
+    END = 5
+    SWITCH = 6
+    """Ends the innermost pushed range and starts the next: one stamp."""
+
+
+class PayloadType(IntEnum):
+    """Payload types; the numbers are those that the reference system's JSON uses where it has the type."""
+
+    NONE = 0
+    I8 = 1
+    U8 = 2
+    I16 = 3
+    U16 = 4
+    I32 = 5
+    U32 = 6
+    I64 = 7
+    F16 = 11
+    BF16 = 12
+    F32 = 13
+    F64 = 14
+    BOOL = 15
+    U64 = 16
+
+
+PAYLOAD_BITS: dict[PayloadType, int] = {
+    PayloadType.NONE: 0,
+    PayloadType.I8: 8,
+    PayloadType.U8: 8,
+    PayloadType.BOOL: 1,
+    PayloadType.I16: 16,
+    PayloadType.U16: 16,
+    PayloadType.F16: 16,
+    PayloadType.BF16: 16,
+    PayloadType.I32: 32,
+    PayloadType.U32: 32,
+    PayloadType.F32: 32,
+    PayloadType.I64: 64,
+    PayloadType.U64: 64,
+    PayloadType.F64: 64,
+}
+
+
+def pack_block(x: int, y: int, z: int) -> int:
+    """Block dimensions in 32 bits, as the device packs them: x | y << 11 | z << 22 (x, y <= 1024, z <= 64)."""
+    return x | y << 11 | z << 22
+
+
+def unpack_block(packed: np.ndarray) -> np.ndarray:
+    """Inverse of :func:`pack_block`: (n,) u32 -> (n, 3) i32."""
+    p = packed.astype(np.int64)
+    return np.stack([p & 0x7FF, (p >> 11) & 0x7FF, p >> 22], axis=-1).astype(np.int32)
+
+
+def pack_cluster(x: int, y: int, z: int) -> int:
+    """Cluster dimensions in CTAs: x | y << 8 | z << 16."""
+    return x | y << 8 | z << 16
+
+
+def unpack_cluster(packed: np.ndarray) -> np.ndarray:
+    """Inverse of :func:`pack_cluster`: (n,) u32 -> (n, 3) i32, 1 where the field is 0."""
+    p = packed.astype(np.int64)
+    out = np.stack([p & 0xFF, (p >> 8) & 0xFF, (p >> 16) & 0xFF], axis=-1)
+    return np.maximum(out, 1).astype(np.int32)

@@ -4,6 +4,13 @@ The calls may stand anywhere in ``@cute.kernel`` code and in the ``@cute.jit`` h
 (the default) and outside kernels they do nothing, and the compiled kernel is byte for byte that without them.
 """
 
+try:
+    import cutlass as _cutlass  # noqa: F401
+except ModuleNotFoundError as _error:
+    raise ImportError(
+        f"warptrace.cute needs the CuTe DSL ({_error}); install it: pip install 'warptrace[cute]'"
+    ) from _error
+
 from .frontends.cute import dsl as _dsl
 from .frontends.cute.events import (
     EventError,
@@ -20,8 +27,10 @@ from .frontends.cute.events import (
     switch,
     tracing,
 )
+from .runtime import autostart as _autostart
 
 _dsl.arm()
+_autostart.start()
 
 __all__ = [
     "EventError",

@@ -32,7 +32,8 @@ class KernelRecord:
     """What is known of a compiled, instrumented kernel (one line of ``kernels.jsonl``).
 
     ``kernel_id`` is a content hash (63 bits), equal in every process that compiles the same kernel. ``stride`` is 8
-    or 16 (see :mod:`warptrace.wire`); ``lane_events``: some event may be led by a lane other than 0;
+    or 16 (see :mod:`warptrace.wire`); ``slack``: bytes at the end of the slots that only the later events of a group
+    fill; ``lane_events``: some event may be led by a lane other than 0;
     ``max_events``: most events that one warp's lane can record, None where a loop leaves it open. ``build``: registers,
     spills and code size where known.
     """
@@ -42,6 +43,7 @@ class KernelRecord:
     name: str
     arch: str
     stride: int
+    slack: int
     lane_events: bool
     max_events: int | None
     sites: tuple[Site, ...]
@@ -65,6 +67,7 @@ class KernelRecord:
             name=str(data["name"]),
             arch=str(data["arch"]),
             stride=int(data["stride"]),
+            slack=int(data["slack"]),
             lane_events=bool(data["lane_events"]),
             max_events=None if data["max_events"] is None else int(data["max_events"]),
             sites=tuple(

@@ -170,11 +170,20 @@ CELL_KERNEL_BYTES = 16
 CELL_BYTES = CELL_KERNELS_OFFSET + CELL_KERNEL_COUNT * CELL_KERNEL_BYTES
 CELL_KERNEL_DTYPE = np.dtype([("main", "<u4"), ("lane", "<u4"), ("launches", "<u8")])
 """What host code of kernel number ``kernel_id % CELL_KERNEL_COUNT`` reads (main, lane) and counts (launches) at
-each launch. ``main``: bytes of main slots of a warp, a multiple of 128, or :data:`CELL_SKIP`, or an automatic size
+each launch. ``main``: bytes of main slots of a warp (:func:`exact_main`), or :data:`CELL_SKIP`, or an automatic size
 (:func:`auto_main`). ``lane``: bytes of each other lane's block, a multiple of 128, 0 for none; with an automatic
 ``main``: ``1 | shift << 1``, that is ``main_bytes >> shift``, or 0 for none."""
 CELL_SKIP = 2
 """``main`` with this value: do not record the kernel (it gets control pointer 0, which costs next to nothing)."""
+
+
+def exact_main(slot_bytes: int) -> int:
+    """A ``main`` for exactly ``slot_bytes`` of slots (a multiple of 8).
+
+    The region's main bytes are a multiple of 128; bits 2 to 5 hold what is too much of them, in units of 8 bytes.
+    """
+    main = -(-slot_bytes // REGION_ALIGN) * REGION_ALIGN
+    return main | (main - slot_bytes) // 8 << 2
 
 
 def auto_main(log2_budget: int, log2_least: int, log2_most: int) -> int:

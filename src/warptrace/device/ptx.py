@@ -45,11 +45,18 @@ class KernelFacts:
 
 
 def _sizes(facts: KernelFacts) -> str:
-    """PTX that sets u32 ``main`` and ``lane`` from the u64 region descriptor <region>; uses u32 s, t, m, pred q.
+    """PTX that sets u32 ``main``, ``lane`` and ``trim`` from the u64 region descriptor <region>.
+
+    ``trim``: bytes at the end of main that are not to be used (0 in other lanes than 0). Uses u32 s, t, m, pred q.
 
     Arithmetic on constants and special registers only: it is done again at exit rather than keep registers alive.
     """
-    lane = f"selp.b32 lane,t,lane,q; max.u32 lane,lane,{wire.REGION_ALIGN}; " if facts.lanes else "mov.u32 lane,0; "
+    lane = "mov.u32 lane,0; "
+    if facts.lanes:
+        lane = (
+            f"selp.b32 lane,t,lane,q; max.u32 lane,lane,{wire.REGION_ALIGN}; "
+            "mov.u32 t,%laneid; setp.ne.u32 q,t,0; selp.b32 trim,0,trim,q; "
+        )
     return (
         "mov.b64 {main,lane}, <region>; "
         "and.b32 t,main,1; setp.ne.u32 q,t,0; "
@@ -58,13 +65,18 @@ def _sizes(facts: KernelFacts) -> str:
         "add.u32 m,m,31; shr.u32 m,m,5; mul.lo.u32 s,s,m; "
         "sub.u32 s,s,1; clz.b32 s,s; sub.u32 s,32,s; "
         "bfe.u32 t,main,1,5; sub.s32 t,t,s; bfe.u32 s,main,6,5; max.s32 t,t,s; bfe.u32 s,main,11,5; min.s32 t,t,s; "
-        "mov.u32 s,1; shl.b32 s,s,t; "
-        "selp.b32 main,s,main,q; "
+        "mov.u32 s,1; shl.b32 s,s,t; bfe.u32 trim,main,2,4; shl.b32 trim,trim,3; selp.b32 trim,0,trim,q; "
+        f"and.b32 main,main,{-wire.REGION_ALIGN}; selp.b32 main,s,main,q; "
         "shr.u32 t,lane,1; shr.u32 t,main,t; and.b32 s,lane,1; setp.ne.and.u32 q,s,0,q; " + lane
     )
 
 
-_SIZE_REGS = ".reg .u32 main,lane,s,t,m; .reg .pred q; "
+def _total() -> str:
+    """PTX that sets u64 ``g`` to the bytes of a region of ``main`` and ``lane``; uses u32 n."""
+    return f"mad.lo.u32 n,lane,31,main; add.u32 n,n,{wire.REGION_HEADER_BYTES}; cvt.u64.u32 g,n; "
+
+
+_SIZE_REGS = ".reg .u32 main,lane,trim,s,t,m; .reg .pred q; "
 
 
 def _lane_mask() -> str:
@@ -90,8 +102,8 @@ def entry(facts: KernelFacts) -> Asm:
         + _sizes(facts)
         + "mov.u64 g,%gridid; cvt.u32.u64 n,g; mov.u32 b,%smid; mad.lo.u32 n,n,37,b; "
         f"and.b32 n,n,{wire.BANK_COUNT - 1}; mad.lo.u32 <bank>,n,{wire.BANK_LINE_BYTES},{wire.BANKS_OFFSET}; "
-        f"mad.lo.u32 n,lane,31,main; add.u32 n,n,{wire.REGION_HEADER_BYTES}; cvt.u64.u32 g,n; "
-        "cvt.u64.u32 a,<bank>; add.u64 a,a,<control>; "
+        + _total()
+        + "cvt.u64.u32 a,<bank>; add.u64 a,a,<control>; "
         "mov.u64 <claim>,0; mov.u64 <tail>,0; mov.u64 <place>,0; "
         "@p atom.global.add.u64 <claim>,[a],g; "
         f"@p ld.volatile.global.v2.u64 {{<tail>,<place>}},[a+{wire.BANK_TAIL_OFFSET}]; }}"
@@ -130,8 +142,8 @@ def open_region(facts: KernelFacts) -> Asm:
         "{ .reg .pred p,r,e; .reg .u64 a,g,x; .reg .u32 n,w,b,f; " + _SIZE_REGS + "mov.u32 b,%laneid; "
         "setp.eq.u32 p,b,0; setp.ne.and.u64 p,<control>,0,p; "
         + _sizes(facts)
-        + f"mad.lo.u32 n,lane,31,main; add.u32 n,n,{first}; cvt.u64.u32 g,n; "
-        "mov.b64 {t,s},<place>; setp.ne.and.u32 e,t,0,p; "  # t = mask, s = base
+        + _total()
+        + "mov.b64 {t,s},<place>; setp.ne.and.u32 e,t,0,p; "  # t = mask, s = base
         "sub.u64 x,<claim>,<tail>; add.u64 x,x,g; cvt.u64.u32 a,t; add.u64 a,a,1; setp.le.and.u64 r,x,a,e; "
         "cvt.u32.u64 f,<claim>; and.b32 f,f,t; add.u32 f,f,s; "  # f = the region's offset
         # bytes claimed without room, so that the host can tell a hole from a header that is still to come
@@ -144,12 +156,12 @@ def open_region(facts: KernelFacts) -> Asm:
         + header
         + f"setp.ne.u32 r,f,0; add.u32 n,f,{first}; add.u32 t,n,main; "
         + (
-            "mov.u32 s,%laneid; setp.ne.u32 q,s,0; sub.u32 s,s,1; mad.lo.u32 s,s,lane,t; "
-            f"@q add.u32 n,s,{wire.LANE_HEADER_BYTES}; @q add.u32 t,s,lane; "
+            "mov.u32 s,%laneid; setp.ne.u32 q,s,0; sub.u32 s,s,1; "
+            f"mad.lo.u32 s,s,lane,t; @q add.u32 n,s,{wire.LANE_HEADER_BYTES}; @q add.u32 t,s,lane; "
             if facts.lanes
             else ""
         )
-        + f"sub.u32 t,t,{facts.slack}; selp.b32 <off>,n,8,r; selp.b32 <limit>,t,b,r; }}"
+        + f"sub.u32 t,t,{facts.slack}; sub.u32 t,t,trim; selp.b32 <off>,n,8,r; selp.b32 <limit>,t,b,r; }}"
     )
     ins = (
         ("control", "i64"), ("region", "i64"), ("kernel", "i64"), ("clock", "i64"), ("timer", "i64"),
@@ -221,7 +233,7 @@ def close(facts: KernelFacts) -> Asm:
         "{ .reg .pred p,r,e; .reg .u64 a,g,x,y; .reg .u32 n,f,w,b; " + _SIZE_REGS + "mov.u64 x,%clock64; "
         "mov.u64 y,%globaltimer; mov.u32 b,%laneid; setp.eq.u32 p,b,0; "
         + _sizes(facts)
-        + f"setp.gt.u32 r,<limit>,1; add.u32 s,<limit>,{facts.slack}; "
+        + f"setp.gt.u32 r,<limit>,1; add.u32 s,<limit>,{facts.slack}; add.u32 s,s,trim; "
         "sub.u32 n,s,main; sub.u32 f,<off>,n; "  # n = first slot, f = bytes advanced
         f"sub.u32 n,n,{first}; cvt.u64.u32 a,n; add.u64 a,a,<control>; and.pred q,p,r; mov.u32 t,{wire.CLOSED_MAGIC}; "
         "mov.b64 {n,m},x; @q st.global.v4.u32 [a+96],{f,t,n,m}; @q st.global.u64 [a+112],y; "

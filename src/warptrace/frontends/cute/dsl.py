@@ -26,14 +26,14 @@ def arm() -> None:
     with _lock:
         if _armed:
             return
-        dsl = _instance()
-        register = getattr(dsl, "register_trace_finalize_hook", None)
-        if register is None:
-            raise WarptraceError(
-                f"nvidia-cutlass-dsl {version()} has no trace-finalize hook; "
-                f"install {'.'.join(map(str, OLDEST))} or newer: pip install -U 'nvidia-cutlass-dsl[cu13]'"
-            )
-        register(_finalize)
+        for dsl in _instances():
+            register = getattr(dsl, "register_trace_finalize_hook", None)
+            if register is None:
+                raise WarptraceError(
+                    f"nvidia-cutlass-dsl {version()} has no trace-finalize hook; "
+                    f"install {'.'.join(map(str, OLDEST))} or newer: pip install -U 'nvidia-cutlass-dsl[cu13]'"
+                )
+            register(_finalize)
         _armed = True
 
 
@@ -43,14 +43,24 @@ def version() -> str:
 
     try:
         return metadata.version("nvidia-cutlass-dsl")
-    except metadata.PackageNotFoundError:
-        return "unknown"
+    except metadata.PackageNotFoundError:  # on the path without its metadata
+        import cutlass
+
+        return str(getattr(cutlass, "__version__", "unknown"))
 
 
-def _instance() -> Any:
-    from cutlass.cutlass_dsl import CuTeDSL
+def _instances() -> list[Any]:
+    """The DSL's singletons. It makes them itself when it is imported, so that asking for them changes nothing."""
+    from cutlass import cutlass_dsl
 
-    return CuTeDSL._get_dsl()
+    found = [cutlass_dsl.CuTeDSL._get_dsl()]
+    experimental = getattr(cutlass_dsl, "CuteExperimentalDSL", None)
+    if experimental is not None:
+        try:
+            found.append(experimental._get_dsl())
+        except Exception:  # the DSL refuses it on older toolkits; then there is nothing to trace in it
+            pass
+    return found
 
 
 def _finalize(owner: Any, module: Any, function_name: str) -> None:

@@ -8,14 +8,16 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
+import cutlass
 from cutlass._mlir import ir
 from cutlass._mlir.dialects import llvm
 
 from ... import wire
 from ...errors import WarptraceError
 from ...wire import EventKind, PayloadType
-from . import dsl, payload as payloads
-from .ir_tools import constant, enclosing_kernel, plain_value
+from . import dsl
+from . import payload as payloads
+from .ir_tools import constant, enclosing_kernel, is_argument, plain_value
 
 MAX_NAME_BYTES = 255
 PLACEHOLDER = "warptrace_event"
@@ -57,22 +59,20 @@ def tracing(on: bool = True) -> Iterator[None]:
 class Token:
     """What ``range_start`` returns: a run-time value that may cross iterations and merge with sentinels.
 
-    Off, and outside kernels, it carries nothing. ``name`` and ``payload`` are what is known statically of the start
-    ("" and None where a merge left it open).
+    Off, and outside kernels, it carries nothing. ``name`` is a label: after a merge, that of the value it began with.
+    What is known statically of its start is read from the IR (see ``range_end``), never kept here: the front ends carry
+    tokens over control flow in different ways, some by assignment to the attributes of one object.
     """
 
-    def __init__(self, value: Any, name: str, payload: PayloadType | None, *, static_sentinel: bool = False) -> None:
+    def __init__(self, value: cutlass.Int32 | None, name: str) -> None:
         self.value = value
         self.name = name
-        self.payload = payload
-        self.static_sentinel = static_sentinel
 
     def __extract_mlir_values__(self) -> list[Any]:
-        return [] if self.value is None else [self.value]
+        return [] if self.value is None else [self.value.ir_value()]
 
     def __new_from_mlir_values__(self, values: list[Any]) -> Token:
-        # A merge: the name is that of the value it began with, as the sentinel of a loop names its ranges.
-        return Token(plain_value(values[0]) if values else None, self.name, None)
+        return Token(cutlass.Int32(plain_value(values[0])) if values else None, self.name)
 
 
 def mark(name: str, payload: Any = None) -> None:
@@ -114,9 +114,8 @@ def range(name: str, payload: Any = None) -> Iterator[None]:
 def range_start(name: str, payload: Any = None) -> Token:
     """Opens a range that ends where its token is given to ``range_end``, later or in another iteration."""
     if not _recording():
-        return Token(None, name, None)
-    value, kind = _event(EventKind.START, _checked_name(name), payload)
-    return Token(value, name, kind)
+        return Token(None, name)
+    return Token(cutlass.Int32(_event(EventKind.START, _checked_name(name), payload)), name)
 
 
 def range_end(token: Token, payload: Any = None) -> None:
@@ -126,8 +125,6 @@ def range_end(token: Token, payload: Any = None) -> None:
         return
     if not isinstance(token, Token):
         raise _error(f"range_end needs a token from range_start or sentinel_token, not {type(token).__name__}")
-    if token.static_sentinel:
-        return
     if token.value is None:
         raise _error("the token was made outside the kernel or while tracing was off; make it in the same kernel")
     _event(EventKind.END, token.name, payload, token=token)
@@ -136,9 +133,9 @@ def range_end(token: Token, payload: Any = None) -> None:
 def sentinel_token(name: str) -> Token:
     """A token that stands for no range: for variables that a loop carries before the first ``range_start``."""
     if not _recording():
-        return Token(None, name, None)
+        return Token(None, name)
     _checked_name(name)
-    return Token(constant(wire.SENTINEL_TOKEN, "i32"), name, None, static_sentinel=True)
+    return Token(cutlass.Int32(constant(wire.SENTINEL_TOKEN, "i32")), name)
 
 
 def _recording() -> bool:
@@ -178,16 +175,24 @@ def _checked_name(name: str) -> str:
     return name
 
 
-def _event(kind: EventKind, name: str, payload: Any, token: Token | None = None) -> tuple[Any, PayloadType]:
+def _event(kind: EventKind, name: str, payload: Any, token: Token | None = None) -> Any | None:
+    """Leaves a placeholder; returns the token value of a START."""
     try:
         made = None if payload is None else payloads.make(payload)
     except payloads.PayloadError as e:
         raise _error(str(e)) from None
     payload_type = PayloadType.NONE if made is None else made.type
-    if token is not None and token.payload is not None and token.payload != payload_type:
-        raise _error(_payload_mismatch(token, payload_type))
+    operands = [] if made is None else [made.bits]
+    if token is not None:
+        assert token.value is not None
+        bits = plain_value(token.value.ir_value())
+        if _is_static_sentinel(bits):
+            return None
+        start = _static_start_payload(bits)
+        if start is not None and start != payload_type:
+            raise _error(_payload_mismatch(token.name, start, payload_type))
+        operands = [bits, *operands]
     file, line = _call_site()
-    operands = ([] if token is None else [token.value]) + ([] if made is None else [made.bits])
     constraints = ["=r"] if kind == EventKind.START else []
     constraints += ["r"] * (token is not None) + (["l" if made.width == "i64" else "r"] if made is not None else [])
     starts = kind == EventKind.START
@@ -201,16 +206,26 @@ def _event(kind: EventKind, name: str, payload: Any, token: Token | None = None)
         asm_dialect=llvm.AsmDialect.AD_ATT,
     ).operation
     _annotate(op, kind, name, payload_type, file, line)
-    return (op.results[0] if starts else None), payload_type
+    return op.results[0] if starts else None
 
 
-def _payload_mismatch(token: Token, end: PayloadType) -> str:
-    start = token.payload
-    assert start is not None
+def _is_static_sentinel(bits: Any) -> bool:
+    """Whether the token value is the sentinel's constant: no other constant is ever a token."""
+    return not is_argument(bits) and bits.owner.name == "llvm.mlir.constant"
+
+
+def _static_start_payload(bits: Any) -> PayloadType | None:
+    """The payload type of the start whose token this is; None where control flow or a call lies between."""
+    if is_argument(bits) or PLACEHOLDER not in bits.owner.attributes:
+        return None
+    return PayloadType(int(ir.IntegerAttr(bits.owner.attributes[f"{PLACEHOLDER}_payload"]).value))
+
+
+def _payload_mismatch(name: str, start: PayloadType, end: PayloadType) -> str:
     if PayloadType.NONE in (start, end):
         which = ("start", "end") if end == PayloadType.NONE else ("end", "start")
-        return f"token range '{token.name}' has a payload at its {which[0]} only; give one at its {which[1]} too"
-    return f"token range '{token.name}' starts with a payload of type {start.name} and ends with {end.name}"
+        return f"token range '{name}' has a payload at its {which[0]} only; give one at its {which[1]} too"
+    return f"token range '{name}' starts with a payload of type {start.name} and ends with {end.name}"
 
 
 def _annotate(op: Any, kind: EventKind, name: str, payload: PayloadType, file: str, line: int) -> None:

@@ -129,7 +129,7 @@ def _lower_kernel(kernel: Any, events: list[Event], arch: str) -> KernelRecord:
     )
     most = _most_events(kernel, events)
     _Lowering(kernel, facts, groups).run()
-    return KernelRecord(facts.kernel_id, symbol(kernel), symbol(kernel), arch, stride, lanes, most, sites)
+    return KernelRecord(facts.kernel_id, symbol(kernel), symbol(kernel), arch, stride, facts.slack, lanes, most, sites)
 
 
 def _has_clusters(arch: str) -> bool:

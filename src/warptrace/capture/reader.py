@@ -1,0 +1,278 @@
+"""Reads the raw capture directory: memory-mapped, and whatever state the program left it in."""
+
+from __future__ import annotations
+
+import json
+import os
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import CaptureError
+from ..sites import KernelRecord
+from ..trace import Problem
+from ..wire import CAPTURE_VERSION, LOST_DTYPE, REGION_DTYPE, STRIDES
+from .format import (
+    BATCH_DTYPE,
+    CHUNK_CONTROL,
+    CHUNK_DAMAGE,
+    CHUNK_DTYPE,
+    CHUNK_LOST,
+    CHUNK_MAGIC,
+    CHUNK_REGIONS,
+    CONTROL_CHUNK_DTYPE,
+    DAMAGE_DTYPE,
+    ENDIAN_MARK,
+    FILE_DTYPE,
+    FILE_MAGIC,
+    FORMAT_NAME,
+    KERNELS_NAME,
+    LANE_STREAM_DTYPE,
+    MANIFEST_NAME,
+    RAW_FOLDER,
+    padded,
+    slot_dtype,
+)
+
+U8 = NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class RegionBatch:
+    """Regions of one stride on one device, as read: ``headers`` (n,) REGION_DTYPE, ``stored`` (n,) main slots kept,
+    ``lanes`` (m,) LANE_STREAM_DTYPE, ``slots``: all main slots, region after region, ``lane_slots``: those of the lane
+    streams in the order of ``lanes``. The arrays may lie in a mapped file: do not write them."""
+
+    device: int
+    stride: int
+    headers: NDArray[np.void]
+    stored: NDArray[np.uint32]
+    lanes: NDArray[np.void]
+    slots: NDArray[np.void]
+    lane_slots: NDArray[np.void]
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """One intact chunk: device ordinal, kind and payload."""
+
+    device: int
+    kind: int
+    payload: U8
+
+
+@dataclass(frozen=True)
+class Capture:
+    """One process's capture. ``kernels``: by kernel id; ``problems``: what was damaged or missing, counted."""
+
+    path: Path
+    manifest: dict[str, Any]
+    kernels: dict[int, KernelRecord]
+    chunks: tuple[Chunk, ...]
+    problems: tuple[Problem, ...]
+
+    def batches(self) -> Iterator[RegionBatch]:
+        """All regions, in the order of writing, device after device."""
+        for chunk in self.chunks:
+            if chunk.kind == CHUNK_REGIONS:
+                yield _batch(chunk)
+
+    def lost(self) -> dict[int, NDArray[np.void]]:
+        """Warps that found no room, by device: (n,) LOST_DTYPE."""
+        return self._concatenated(CHUNK_LOST, LOST_DTYPE)
+
+    def control(self) -> dict[int, NDArray[np.void]]:
+        """Control words at every drain, by device: (n,) CONTROL_CHUNK_DTYPE."""
+        return self._concatenated(CHUNK_CONTROL, CONTROL_CHUNK_DTYPE)
+
+    def damage(self) -> dict[int, NDArray[np.void]]:
+        """Bank memory without a valid header, by device: (n,) DAMAGE_DTYPE."""
+        return self._concatenated(CHUNK_DAMAGE, DAMAGE_DTYPE)
+
+    def _concatenated(self, kind: int, dtype: np.dtype[Any]) -> dict[int, NDArray[np.void]]:
+        parts: dict[int, list[NDArray[np.void]]] = {}
+        for chunk in self.chunks:
+            if chunk.kind == kind:
+                parts.setdefault(chunk.device, []).append(chunk.payload.view(dtype))
+        return {device: np.concatenate(arrays) for device, arrays in parts.items()}
+
+
+def find_captures(path: str | os.PathLike[str]) -> list[Path]:
+    """The capture directories under ``path``: itself, those of a run directory (``raw/pid_*``) or of its ``raw``.
+
+    Sorted by pid. Raises CaptureError where ``path`` is none of these. A run that recorded nothing gives [].
+    """
+    root = Path(path)
+    if (root / MANIFEST_NAME).is_file():
+        return [root]
+    raw = root / RAW_FOLDER
+    folder = raw if raw.is_dir() else root
+    found = [p for p in folder.iterdir() if (p / MANIFEST_NAME).is_file()] if folder.is_dir() else []
+    if found or folder is raw:
+        return sorted(found, key=lambda p: (len(p.name), p.name))
+    raise CaptureError(
+        f"{root} holds no capture: give the directory of a run that kept its raw data, or a directory with "
+        f"{MANIFEST_NAME}"
+    )
+
+
+def read_capture(directory: str | os.PathLike[str]) -> Capture:
+    """Reads one capture directory.
+
+    Raises CaptureError where the directory is no capture or of another version. Damage inside is counted in
+    ``problems`` instead: a truncated file keeps everything before the cut, a chunk with a wrong CRC is left out.
+    """
+    path = Path(directory)
+    manifest = _read_manifest(path)
+    problems: list[Problem] = []
+    kernels = _read_kernels(path, problems)
+    files = {str(d.get("file")) for d in manifest.get("devices", [])}
+    for name in sorted(files - {p.name for p in path.glob("dev*.wtraw")}):
+        problems.append(Problem("truncated_file", 1, f"{path / name} is missing"))
+    chunks: list[Chunk] = []
+    for file in sorted(path.glob("dev*.wtraw"), key=lambda p: (len(p.name), p.name)):
+        chunks.extend(_read_device(file, problems))
+    return Capture(path, manifest, kernels, tuple(chunks), tuple(problems))
+
+
+def _read_manifest(path: Path) -> dict[str, Any]:
+    file = path / MANIFEST_NAME
+    try:
+        manifest = json.loads(file.read_text(encoding="utf-8"))
+    except OSError as e:
+        raise CaptureError(f"{path} holds no capture: cannot read {file.name}: {e.strerror or e}") from e
+    except ValueError as e:
+        raise CaptureError(f"{file} is damaged ({e}): record again") from e
+    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT_NAME:
+        raise CaptureError(f"{file} is not the manifest of a capture: give a directory that warptrace wrote")
+    _check_version(file, manifest.get("version"), str(manifest.get("warptrace", "")))
+    return manifest
+
+
+def _check_version(file: Path, version: Any, writer: str = "") -> None:
+    if version != CAPTURE_VERSION:
+        by = f" {writer}" if writer else ""
+        raise CaptureError(
+            f"{file} has capture version {version}, this warptrace reads version {CAPTURE_VERSION}: "
+            f"use the warptrace that wrote it{by}, or record again"
+        )
+
+
+def _read_kernels(path: Path, problems: list[Problem]) -> dict[int, KernelRecord]:
+    file = path / KERNELS_NAME
+    if not file.exists():
+        return {}
+    kernels: dict[int, KernelRecord] = {}
+    damaged = 0
+    lines = file.read_bytes().split(b"\n")
+    for line in lines[:-1]:
+        try:
+            record = KernelRecord.from_json(json.loads(line))
+        except (KeyError, TypeError, ValueError, AttributeError):
+            damaged += 1
+        else:
+            kernels[record.kernel_id] = record
+    if lines[-1]:
+        problems.append(Problem("truncated_file", 1, f"the last line of {file} is torn: its kernel is left out"))
+    if damaged:
+        problems.append(Problem("truncated_file", damaged, f"{damaged} lines of {file} are damaged and left out"))
+    return kernels
+
+
+def _read_device(file: Path, problems: list[Problem]) -> Iterator[Chunk]:
+    size = file.stat().st_size
+    if size < FILE_DTYPE.itemsize:
+        problems.append(Problem("truncated_file", 1, f"{file} ends inside its header: nothing of it can be read"))
+        return
+    data: U8 = np.memmap(file, np.uint8, mode="r").view(np.ndarray)
+    header = data[: FILE_DTYPE.itemsize].view(FILE_DTYPE)[0]
+    if header["magic"] != FILE_MAGIC.rstrip(b"\0") or header["endian"] != ENDIAN_MARK:
+        problems.append(Problem("damaged_region", 1, f"{file} has no valid header: nothing of it is read"))
+        return
+    _check_version(file, int(header["version"]))
+    yield from _read_chunks(file, data, int(header["header_bytes"]), int(header["device"]), problems)
+
+
+def _read_chunks(file: Path, data: U8, at: int, device: int, problems: list[Problem]) -> Iterator[Chunk]:
+    bad_crc = bad_shape = 0
+    while at < len(data):
+        head = data[at : at + CHUNK_DTYPE.itemsize]
+        payload_at = at + CHUNK_DTYPE.itemsize
+        if len(head) < CHUNK_DTYPE.itemsize:
+            break
+        chunk = head.view(CHUNK_DTYPE)[0]
+        if chunk["magic"] != CHUNK_MAGIC:
+            rest = len(data) - at
+            problems.append(Problem("damaged_region", 1, f"{file} is damaged at byte {at}: {rest} bytes are left out"))
+            at = len(data)
+            break
+        end = payload_at + int(chunk["payload_bytes"])
+        if end > len(data):
+            break
+        payload = data[payload_at:end]
+        found = Chunk(device, int(chunk["kind"]), payload)
+        if zlib.crc32(memoryview(payload)) != int(chunk["crc32"]):
+            bad_crc += 1
+        elif not _well_formed(found):
+            bad_shape += 1
+        else:
+            yield found
+        at = end
+    if at < len(data):
+        text = f"{file} is cut off: the last {len(data) - at} bytes are of an incomplete chunk and left out"
+        problems.append(Problem("truncated_file", 1, text))
+    if bad_crc:
+        problems.append(Problem("damaged_region", bad_crc, f"{bad_crc} chunks of {file} have a wrong CRC: left out"))
+    if bad_shape:
+        problems.append(Problem("damaged_region", bad_shape, f"{bad_shape} chunks of {file} are malformed: left out"))
+
+
+def _well_formed(chunk: Chunk) -> bool:
+    """Whether the payload has a shape that its kind allows."""
+    size = len(chunk.payload)
+    records = {CHUNK_LOST: LOST_DTYPE, CHUNK_CONTROL: CONTROL_CHUNK_DTYPE, CHUNK_DAMAGE: DAMAGE_DTYPE}
+    if chunk.kind in records:
+        return size % records[chunk.kind].itemsize == 0
+    if chunk.kind != CHUNK_REGIONS or size < BATCH_DTYPE.itemsize:
+        return False
+    stride, bounds = _layout(chunk.payload)
+    if stride not in STRIDES or bounds[3] > size:
+        return False
+    batch = _batch(chunk)
+    total = int(batch.stored.sum(dtype=np.int64)) + int(batch.lanes["stored"].sum(dtype=np.int64))
+    lanes_ok = bool(np.all(batch.lanes["region"] < len(batch.headers)) and np.all(batch.lanes["lane"] - 1 < 31))
+    return bounds[3] + total * stride == size and lanes_ok
+
+
+def _layout(payload: U8) -> tuple[int, tuple[int, int, int, int]]:
+    """(stride, offsets of headers, stored counts, lane table, slots)."""
+    head = payload[: BATCH_DTYPE.itemsize].view(BATCH_DTYPE)[0]
+    n, lanes = int(head["n_regions"]), int(head["n_lane_streams"])
+    headers = BATCH_DTYPE.itemsize
+    stored = headers + n * REGION_DTYPE.itemsize
+    table = stored + padded(4 * n)
+    return int(head["stride"]), (headers, stored, table, table + lanes * LANE_STREAM_DTYPE.itemsize)
+
+
+def _batch(chunk: Chunk) -> RegionBatch:
+    payload = chunk.payload
+    stride, (headers_at, stored_at, table_at, slots_at) = _layout(payload)
+    n = (stored_at - headers_at) // REGION_DTYPE.itemsize
+    stored = payload[stored_at : stored_at + 4 * n].view("<u4")
+    main_end = slots_at + int(stored.sum(dtype=np.int64)) * stride
+    kind = slot_dtype(stride)
+    whole = (len(payload) - slots_at) // stride * stride
+    return RegionBatch(
+        device=chunk.device,
+        stride=stride,
+        headers=payload[headers_at:stored_at].view(REGION_DTYPE),
+        stored=stored,
+        lanes=payload[table_at:slots_at].view(LANE_STREAM_DTYPE),
+        slots=payload[slots_at : min(main_end, slots_at + whole)].view(kind),
+        lane_slots=payload[min(main_end, slots_at + whole) : slots_at + whole].view(kind),
+    )

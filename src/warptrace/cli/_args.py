@@ -1,0 +1,73 @@
+"""Parsing shared by the verbs: the Command protocol, errors as exceptions, options on either side of the verb."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NoReturn, Protocol
+
+from ..errors import UsageError
+
+if TYPE_CHECKING:
+    Verbs = argparse._SubParsersAction["Parser"]
+
+
+class Command(Protocol):
+    """A verb. ``options`` names the namespace entries that it reads: an option given before another verb's name is
+    refused. ``takes_command``: words after ``--`` are a command to run."""
+
+    name: str
+    options: frozenset[str]
+    takes_command: bool
+
+    def prepare_parser(self, verbs: Verbs) -> None:
+        """Add the verb's own parser."""
+
+    def run(self, options: argparse.Namespace) -> int:
+        """Do it; returns the exit status. Raises WarptraceError for a fault the user can mend."""
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse that raises UsageError instead of printing its usage and ending the process."""
+
+    def __init__(self, **kwargs: object) -> None:
+        # An abbreviation that works today becomes ambiguous with the next option; scripts must not rely on any.
+        super().__init__(allow_abbrev=False, **kwargs)  # type: ignore[arg-type]
+
+    def error(self, message: str) -> NoReturn:
+        """Raise UsageError with argparse's message and where to look."""
+        if message.startswith("the following arguments are required: VERB"):
+            message = "no verb given: profile, postprocess or dump"
+        if message.startswith("unrecognized arguments: "):
+            message += " (options of the profiled command go after '--')"
+        raise UsageError(f"{message}; see `{self.prog} --help`")
+
+
+def split_command(argv: Sequence[str]) -> tuple[list[str], list[str] | None]:
+    """Split at the first ``--``: our words, and the command's words (None where there is no ``--``)."""
+    words = list(argv)
+    if "--" not in words:
+        return words, None
+    at = words.index("--")
+    return words[:at], words[at + 1 :]
+
+
+def positive_int(text: str) -> int:
+    """argparse type: an integer of at least 1."""
+    try:
+        value = int(text)
+    except ValueError:
+        value = 0
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+    return value
+
+
+def size(text: str) -> int:
+    """argparse type: bytes, as 512M or 1G."""
+    from ..runtime.options import parse_size
+
+    try:
+        return parse_size(text)
+    except UsageError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None

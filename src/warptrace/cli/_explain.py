@@ -1,0 +1,112 @@
+"""Why a run recorded nothing: told from the manifests of its captures, with the mend."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..errors import CaptureError
+
+NAMES_SHOWN = 4
+ARMED_FILE = "armed"
+"""Written by the bootstrap's sitecustomize: a line a process."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What the tracer saw in all processes. ``with_events`` and ``without_events``: names of compiled kernels;
+    ``launches``: of kernels with events; ``unfinished``: pids whose capture was not closed; ``problems``: what the
+    tracer noted itself."""
+
+    processes: int
+    with_events: tuple[str, ...]
+    without_events: tuple[str, ...]
+    launches: int
+    unfinished: tuple[int, ...]
+    problems: tuple[str, ...]
+
+
+def why_nothing_recorded(captures: Iterable[Path], armed: int) -> list[str]:
+    """Lines that say why there is no trace. ``captures``: the capture directories, of which none holds a launch;
+    ``armed``: Python processes that started with the tracer."""
+    seen = look(captures)
+    lines = [f"nothing was recorded: {_reason(seen, armed)}"]
+    lines += [f"the tracer noted: {text}" for text in seen.problems]
+    if seen.unfinished:
+        pids = ", ".join(map(str, seen.unfinished))
+        lines.append(f"pid {pids} ended without closing its capture (killed, crashed, or left through os._exit)")
+    return lines
+
+
+def armed_processes(raw: Path) -> int:
+    """How many Python processes signed in the raw folder of a run when they started with the tracer."""
+    try:
+        return (raw / ARMED_FILE).read_bytes().count(b"\n")
+    except OSError:
+        return 0
+
+
+def look(captures: Iterable[Path]) -> Seen:
+    """Gather what the manifests and kernel tables say."""
+    from ..capture import read_capture
+
+    processes = launches = 0
+    with_events: dict[str, None] = {}
+    without_events: dict[str, None] = {}
+    problems: dict[str, None] = {}
+    unfinished = []
+    for path in captures:
+        processes += 1
+        try:
+            capture = read_capture(path)
+        except CaptureError as error:
+            problems[str(error)] = None
+            continue
+        manifest = capture.manifest
+        with_events.update(dict.fromkeys(k.name for k in capture.kernels.values()))
+        without_events.update(dict.fromkeys(map(str, manifest.get("uninstrumented", []))))
+        launches += sum(map(int, manifest.get("launches", {}).values()))
+        problems.update(dict.fromkeys(map(str, manifest.get("problems", []))))
+        problems.update(dict.fromkeys(p.text for p in capture.problems))
+        if manifest.get("state") != "complete":
+            unfinished.append(int(manifest["pid"]))
+    return Seen(
+        processes, tuple(with_events), tuple(without_events), launches, tuple(unfinished), tuple(problems)
+    )
+
+
+def _reason(seen: Seen, armed: int) -> str:
+    if armed and not seen.processes:
+        started = _count(armed, "Python process", "Python processes")
+        return f"{started} started with the tracer, but none imported the CuTe DSL (cutlass)"
+    if not seen.processes:
+        return (
+            "no Python process started with the tracer; the command must start a Python that has warptrace installed,"
+            " without -I, -E or -S and with PYTHONPATH passed on"
+        )
+    where = f"in {_count(seen.processes, 'Python process', 'Python processes')}"
+    kernels = _count(len(seen.with_events), "kernel", "kernels")
+    if seen.launches:
+        launched = f"{kernels} with events {_names(seen.with_events)} launched {_count(seen.launches, 'time', 'times')}"
+        return f"{launched} {where}, but no data came back; run again with --log-level debug"
+    if seen.with_events:
+        return f"{kernels} with events {_names(seen.with_events)} compiled {where}, but no launch was seen; launch them"
+    if seen.without_events:
+        return (
+            f"only kernels without events compiled {where} {_names(seen.without_events)}; put calls of warptrace.cute"
+            " into the @cute.kernel code"
+        )
+    return (
+        f"no kernel was compiled {where}; the program must import warptrace.cute and compile its kernels in this run:"
+        " one that comes compiled (from a cache or an exported object) has no events"
+    )
+
+
+def _count(number: int, one: str, many: str) -> str:
+    return f"{number} {one if number == 1 else many}"
+
+
+def _names(names: Sequence[str]) -> str:
+    rest = len(names) - NAMES_SHOWN
+    return f"({', '.join(names[:NAMES_SHOWN])}{f' and {rest} more' if rest > 0 else ''})"

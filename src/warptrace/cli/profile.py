@@ -1,0 +1,317 @@
+"""``warptrace profile``: run a command with the tracer on, then make the outputs."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import shlex
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from .. import __version__
+from ..errors import UsageError, WarptraceError
+from ..runtime.options import LOG_LEVELS, RuntimeOptions, format_size
+from ._args import Parser, positive_int, size
+from ._child import child_environment, run_command
+from ._explain import armed_processes, why_nothing_recorded
+from ._messages import note, say_summary, shown, warn
+from ._postprocess import OutputPlan, Result, note_missing_html, plan_outputs, postprocess
+from ._rundir import RAW_DIR, RunDirectory, default_name, write_run
+
+if TYPE_CHECKING:
+    from ..trace import Trace
+    from ._args import Verbs
+
+POSTPROCESS_CHOICES = ("perfetto", "json", "html", "none", "all")
+DEFAULT_BUFFER_BYTES = RuntimeOptions.buffer_bytes
+
+
+def options_parser() -> Parser:
+    """The options of ``profile``, to be used as a parent before and after the verb.
+
+    No option has a default here: a later parse must not overwrite what an earlier one was given.
+    """
+    parser = Parser(add_help=False, argument_default=argparse.SUPPRESS)
+    group = parser.add_argument_group("options of profile")
+    group.add_argument(
+        "-o", "--output-dir", metavar="DIR", help="where the results go (default: ./warptrace-<time>-<pid>)"
+    )
+    group.add_argument(
+        "--clobber", action="store_true", help="replace an earlier result in DIR, once the new run has succeeded"
+    )
+    group.add_argument("--postprocess", choices=POSTPROCESS_CHOICES, help="outputs to make (default: perfetto)")
+    group.add_argument(
+        "--max-ts-cnt-per-warp",
+        metavar="N",
+        type=positive_int,
+        help="room for N events per warp and launch; marks, starts, ends, pushes and pops all count",
+    )
+    group.add_argument(
+        "--buffer-size",
+        "--context-buffer-size",
+        metavar="SIZE",
+        type=size,
+        help=f"device memory for trace data, as 512M or 1G (default: {format_size(DEFAULT_BUFFER_BYTES)})",
+    )
+    group.add_argument("--log-level", choices=LOG_LEVELS, help="least severe message shown (default: warn)")
+    group.add_argument(
+        "--keep",
+        action=argparse.BooleanOptionalAction,
+        help="keep the raw capture, which `warptrace postprocess` reads (default: keep)",
+    )
+    group.add_argument("--working-dir", metavar="DIR", help="folder in which the command runs (default: here)")
+    group.add_argument("--json-gz", action="store_true", help="write the JSON compressed, as .trace.json.gz")
+    group.add_argument(
+        "--payload-in-name",
+        action="store_true",
+        help="Perfetto slices named `name(payload=N)`; by default the payload is an argument only",
+    )
+    return parser
+
+
+def options_by_name() -> dict[str, str]:
+    """Namespace entry of each option of :func:`options_parser`, and how its long form is written."""
+    actions = options_parser()._actions
+    return {a.dest: next(text for text in a.option_strings if text.startswith("--")) for a in actions}
+
+
+@dataclass(frozen=True)
+class Request:
+    """What one line asks for."""
+
+    command: tuple[str, ...]
+    output_dir: str
+    clobber: bool
+    postprocess: str
+    keep: bool
+    working_dir: str | None
+    log_level: str
+    buffer_bytes: int
+    max_events_per_warp: int | None
+    json_gz: bool
+    payload_in_name: bool
+
+    @classmethod
+    def from_options(cls, options: argparse.Namespace) -> Request:
+        """With defaults where an option was not given. Raises UsageError."""
+        given = vars(options)
+        request = cls(
+            command=command_of(options.words, options.tail),
+            output_dir=given.get("output_dir") or default_name(),
+            clobber=given.get("clobber", False),
+            postprocess=given.get("postprocess", "perfetto"),
+            keep=given.get("keep", True),
+            working_dir=given.get("working_dir"),
+            log_level=given.get("log_level", "warn"),
+            buffer_bytes=given.get("buffer_size", DEFAULT_BUFFER_BYTES),
+            max_events_per_warp=given.get("max_ts_cnt_per_warp"),
+            json_gz=given.get("json_gz", False),
+            payload_in_name=given.get("payload_in_name", False),
+        )
+        if request.postprocess == "none" and not request.keep:
+            raise UsageError("--postprocess none with --no-keep would leave nothing: drop one of the two")
+        return request
+
+    def runtime_options(self, directory: Path) -> RuntimeOptions:
+        """The tracer's settings. Raises UsageError for a value out of range."""
+        return RuntimeOptions(
+            directory=str(directory),
+            buffer_bytes=self.buffer_bytes,
+            max_events_per_warp=self.max_events_per_warp,
+            log_level=self.log_level,
+        )
+
+
+def command_of(words: Sequence[str], tail: Sequence[str] | None) -> tuple[str, ...]:
+    """The command from the words after ``profile`` and the words after ``--``.
+
+    ``--`` may be left out only where no word of the command looks like an option: nobody could say whose it is.
+    Raises UsageError.
+    """
+    if tail is not None:
+        if words:
+            raise UsageError(f"{words[0]!r} before '--' is neither an option nor part of the command")
+        if not tail:
+            raise UsageError("no command after '--': warptrace profile [options] -- python script.py")
+        return tuple(tail)
+    if not words:
+        raise UsageError("no command given: warptrace profile [options] -- python script.py")
+    if any(word.startswith("-") for word in words):
+        raise UsageError(f"put '--' before the command: warptrace profile [options] -- {shlex.join(words)}")
+    return tuple(words)
+
+
+class Profile:
+    """The verb."""
+
+    name = "profile"
+    options = frozenset(options_by_name())
+    takes_command = True
+
+    def prepare_parser(self, verbs: Verbs) -> None:
+        """Add the verb's parser."""
+        parser = verbs.add_parser(
+            self.name,
+            help="run a command with the tracer on and make the outputs",
+            description="Runs COMMAND once, with its own input and output, recording the events of its instrumented"
+            " kernels, in this and in every child Python process. Its exit status is passed on.",
+            usage="warptrace profile [options] -- COMMAND [ARGUMENT ...]",
+            parents=[options_parser()],
+        )
+        parser.add_argument("words", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="what to run")
+
+    def run(self, options: argparse.Namespace) -> int:
+        """Run and post-process; returns the command's exit status, or 1 where only our own part failed."""
+        request = Request.from_options(options)
+        plan = plan_outputs(request.postprocess, "--postprocess", request.json_gz, request.payload_in_name)
+        request.runtime_options(Path())  # its faults come before anything is made
+        directory = RunDirectory.create(request.output_dir, clobber=request.clobber)
+        note_missing_html(request.postprocess, "--postprocess")
+        try:
+            outcome = _execute(request, directory)
+        except WarptraceError:
+            directory.discard()  # the command never started
+            raise
+        result = _make_outputs(directory, plan)
+        place = _conclude(request, plan, directory, outcome, result)
+        _report(request, directory, place, outcome, result)
+        if result.interrupted:
+            raise KeyboardInterrupt
+        return outcome.status or (1 if result.failures else 0)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How the command ended. ``seconds``: its duration."""
+
+    started: datetime
+    seconds: float
+    status: int
+
+
+def _execute(request: Request, directory: RunDirectory) -> Outcome:
+    """Run the command. Raises WarptraceError where it cannot be started."""
+    directory.raw.mkdir()
+    environment = child_environment(os.environ, request.runtime_options(directory.raw).to_env())
+    if request.log_level in ("info", "debug", "trace"):
+        note(f"running {shlex.join(request.command)}; raw captures go to {directory.raw}")
+    started, begin = datetime.now(timezone.utc), time.monotonic()
+    status = run_command(request.command, environment, request.working_dir)
+    return Outcome(started, time.monotonic() - begin, status)
+
+
+def _make_outputs(directory: RunDirectory, plan: OutputPlan) -> Result:
+    """Post-process what was captured. Whatever goes wrong here, the raw captures stay: faults are in the result."""
+    previous = signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        wait_for_processes(directory.raw)
+        return postprocess(captures_in(directory.raw), directory.partial, plan, say=_to_stderr)
+    except KeyboardInterrupt:
+        return Result(failures=["post-processing was interrupted"], interrupted=True)
+    except OSError as error:
+        return Result(failures=[f"cannot write the outputs: {error}"])
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+def _interrupt(signum: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def _to_stderr(name: str, trace: Trace) -> None:
+    say_summary(name, trace, sys.stderr)
+
+
+def captures_in(raw: Path) -> list[Path]:
+    """The captures of a run, by pid; [] where there is no such folder."""
+    return sorted(raw.glob("pid_*"), key=lambda path: (len(path.name), path.name))
+
+
+def wait_for_processes(raw: Path, seconds: float = 5.0) -> None:
+    """Give processes that outlive the command a moment to write what they hold, then name those that still run."""
+    deadline = time.monotonic() + seconds
+    while (running := _running_pids(raw)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    if running:
+        pids = ", ".join(map(str, running))
+        warn(f"still running after the command ended: pid {pids}; what they record from now on is not in the result")
+
+
+def _running_pids(raw: Path) -> list[int]:
+    """Processes that are alive and have not closed their capture."""
+    open_captures = (path for path in captures_in(raw) if not _closed(path))
+    names = (path.name.removeprefix("pid_") for path in open_captures)
+    return [pid for pid in map(int, filter(str.isdecimal, names)) if _runs(pid)]
+
+
+def _closed(capture: Path) -> bool:
+    try:
+        manifest = json.loads((capture / "manifest.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(manifest, dict) and manifest.get("state") == "complete"
+
+
+def _runs(pid: int) -> bool:
+    """Whether process ``pid`` exists and is more than a zombie that nobody waits for."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] not in ("Z", "X")
+
+
+def _conclude(
+    request: Request, plan: OutputPlan, directory: RunDirectory, outcome: Outcome, result: Result
+) -> Path:
+    """Write run.json, drop the raw captures where they are not wanted, and give the directory its final name."""
+    made = plan.empty or (result.recorded and not result.failures)
+    if not request.keep and made:
+        shutil.rmtree(directory.raw)
+    write_run(directory.partial, _run_record(request, directory, outcome, result))
+    return directory.commit(success=outcome.status == 0 and result.recorded and not result.failures)
+
+
+def _run_record(request: Request, directory: RunDirectory, outcome: Outcome, result: Result) -> dict[str, Any]:
+    """The content of run.json."""
+    return {
+        "command": list(request.command),
+        "working_dir": os.path.abspath(request.working_dir or os.curdir),
+        "started": outcome.started.isoformat(),
+        "seconds": round(outcome.seconds, 6),
+        "exit_status": outcome.status,
+        "options": asdict(request.runtime_options(directory.raw)) | {"directory": RAW_DIR},
+        "versions": {"warptrace": __version__, "python": platform.python_version(), "platform": platform.platform()},
+        "captures": [f"{RAW_DIR}/{path.name}" for path in captures_in(directory.raw)],
+        "outputs": result.outputs,
+        "failures": result.failures,
+    }
+
+
+def _report(
+    request: Request, directory: RunDirectory, place: Path, outcome: Outcome, result: Result
+) -> None:
+    """Tell where the results are, and what is not as it should be."""
+    if outcome.status:
+        note(f"the command ended with exit status {outcome.status}")
+    for failure in result.failures:
+        note(f"error: {failure}")
+    if not result.recorded and not result.failures:
+        raw = place / RAW_DIR
+        for line in why_nothing_recorded(captures_in(raw), armed_processes(raw)):
+            warn(line)
+    if place != directory.final:
+        warn(f"{shown(directory.final)} was left as it is: this run did not succeed, or it appeared meanwhile")
+    note(f"results in {shown(place)}" + "".join(f"\n  {shown(place / name)}" for name in result.outputs))
+    if result.failures:
+        note(f"the raw capture is kept: warptrace postprocess {shlex.quote(shown(place))}")

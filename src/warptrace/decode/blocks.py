@@ -1,0 +1,267 @@
+"""Events of many warps -> rows of the trace, block by block: bounded memory, warm caches, several threads."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar
+
+import numpy as np
+
+from ..capture import RegionBatch
+from ..trace import RANGE_STACK, RANGE_TOKEN, Markers, Ranges
+from ..wire import SITE_MASK, EventKind
+from .clocks import ClockMap
+from .events import Events, Streams, build_events, clock_faults, last_cycles
+from .pairing import UNPAIRED, Pairing, pair
+from .tables import I32, I64, U8, U64, Bool, Regions, SiteTable
+
+BLOCK_EVENTS = 1 << 18
+MOST_THREADS = 4
+
+Table = TypeVar("Table", Ranges, Markers)
+
+
+@dataclass(frozen=True)
+class Source:
+    """All that a block is decoded from. ``launch``, ``row`` (in Warps), ``cycles`` (of the entry, since its clock's
+    origin) and ``time0`` (that origin in ns since the epoch): one a region."""
+
+    regions: Regions
+    streams: Streams
+    batches: Sequence[RegionBatch]
+    table: SiteTable
+    clock: ClockMap
+    launch: I64
+    row: I64
+    cycles: I64
+    time0: I64
+
+    def part(self, first: int, stop: int) -> Source:
+        """The regions ``first`` to ``stop`` - 1."""
+        rows = slice(first, stop)
+        return Source(
+            regions=self.regions.select(rows),
+            streams=self.streams.part(first, stop),
+            batches=self.batches,
+            table=self.table,
+            clock=self.clock.part(rows),
+            launch=self.launch[rows],
+            row=self.row[rows],
+            cycles=self.cycles[rows],
+            time0=self.time0[rows],
+        )
+
+
+@dataclass(frozen=True)
+class Doubt:
+    """Events that are a problem, of one kind: their launch and their row of the site table (of kind "unknown_site":
+    the site's id)."""
+
+    kind: str
+    launch: I64
+    site: I64
+
+
+@dataclass(frozen=True)
+class Found:
+    """Rows of a block or of the whole. Per region: ``last_ns`` (of its last event, or of its entry), ``after_exit``
+    and ``long_gap`` as :func:`clock_faults` has them."""
+
+    ranges: Ranges
+    markers: Markers
+    last_ns: I64
+    after_exit: Bool
+    long_gap: Bool
+    doubts: tuple[Doubt, ...]
+
+
+def decode_events(source: Source) -> Found:
+    """Decodes all events."""
+    total = np.cumsum(source.streams.stored)
+    by_region = total[np.append(source.streams.main, len(source.streams))[1:] - 1] if len(total) else total
+    bounds = _bounds(by_region)
+    threads = min(len(bounds) - 1, os.cpu_count() or 1, MOST_THREADS)
+    with ThreadPoolExecutor(max(threads, 1)) as pool:
+        return _joined(list(pool.map(lambda ab: _decode_block(source.part(*ab)), zip(bounds, bounds[1:], strict=False))))
+
+
+def _bounds(events: I64) -> list[int]:
+    """First region of each block, and their number, from the running sum of their events."""
+    total = int(events[-1]) if len(events) else 0
+    cuts = np.searchsorted(events, np.arange(BLOCK_EVENTS, total, BLOCK_EVENTS), side="left") + 1
+    return np.unique(np.concatenate([[0], cuts, [len(events)]])).tolist() if len(events) else [0, 0]
+
+
+def _joined(blocks: list[Found]) -> Found:
+    return Found(
+        ranges=_concatenated(Ranges, [b.ranges for b in blocks]),
+        markers=_concatenated(Markers, [b.markers for b in blocks]),
+        last_ns=np.concatenate([b.last_ns for b in blocks]),
+        after_exit=np.concatenate([b.after_exit for b in blocks]),
+        long_gap=np.concatenate([b.long_gap for b in blocks]),
+        doubts=tuple(d for b in blocks for d in b.doubts),
+    )
+
+
+def _concatenated(kind: type[Table], tables: list[Table]) -> Table:
+    columns: dict[str, Any] = {f.name: np.concatenate([getattr(t, f.name) for t in tables]) for f in fields(kind)}
+    return kind(**columns)
+
+
+def _decode_block(source: Source) -> Found:
+    events = build_events(source.regions, source.streams, source.batches)
+    site = _sites(source, events)
+    kind = source.table.kind[site]
+    pairing = pair(source.regions, source.streams, events, kind)
+    last = last_cycles(source.streams, events.cycle, len(source.regions))
+    after_exit, long_gap = clock_faults(source.regions, last)
+    columns = _Columns(source, events, site, _event_ns(source, events, last))
+    return Found(
+        ranges=columns.ranges(kind, pairing),
+        markers=columns.markers(kind),
+        last_ns=source.time0 + source.clock.to_ns(source.clock.group, source.cycles + last),
+        after_exit=after_exit,
+        long_gap=long_gap,
+        doubts=_doubts(source, events, site, pairing),
+    )
+
+
+def _sites(source: Source, events: Events) -> I32:
+    """Row of the site table of each event."""
+    table = source.table
+    ids, number = np.unique(source.regions.headers["kernel_id"], return_inverse=True)
+    kernel = np.array([table.index.get(int(k), len(table.index)) for k in ids], np.int64)[number.reshape(-1)]
+    base, most = table.base[kernel].astype(np.int32), table.ids[kernel].astype(np.int32)
+    at = (events.code & SITE_MASK).astype(np.int32)
+    if len(ids) == 1:
+        np.minimum(at, most[0], out=at)
+        at += base[0]
+    else:
+        np.minimum(at, most[events.region], out=at)
+        at += base[events.region]
+    return table.lut[at]
+
+
+def _event_ns(source: Source, events: Events, last: I64) -> I64:
+    """ns since the epoch of each event. A warp mostly lies inside one piece of its clock's map."""
+    clock = source.clock
+    first_piece = clock.piece(clock.group, source.cycles)
+    last_piece = clock.piece(clock.group, source.cycles + last)
+    region = events.region
+    x = (source.cycles - clock.x0[first_piece])[region]
+    x += events.cycle
+    x *= clock.rate[first_piece][region]
+    x += clock.t[first_piece][region]
+    ns = np.rint(x, out=x).astype(np.int64)
+    across = first_piece != last_piece
+    if across.any():
+        rows = np.flatnonzero(across[region])
+        ns[rows] = clock.to_ns(clock.group[region[rows]], source.cycles[region[rows]] + events.cycle[rows])
+    ns += source.time0[region]
+    return ns
+
+
+def _doubts(source: Source, events: Events, site: I32, pairing: Pairing) -> tuple[Doubt, ...]:
+    doubts = []
+    for kind in UNPAIRED:
+        at: I64 = getattr(pairing, kind)
+        if len(at):
+            doubts.append(Doubt(kind, source.launch[events.region[at]], site[at].astype(np.int64)))
+    unknown = np.flatnonzero(site == len(source.table.sites))
+    if len(unknown):
+        known = np.array([int(k) in source.table.kernels for k in source.regions.headers["kernel_id"]], np.bool_)
+        unknown = unknown[known[events.region[unknown]]]
+        launch = source.launch[events.region[unknown]]
+        doubts.append(Doubt("unknown_site", launch, (events.code[unknown] & SITE_MASK).astype(np.int64)))
+    return tuple(doubts)
+
+
+@dataclass(frozen=True)
+class _Columns:
+    """Builds the event tables of the trace."""
+
+    source: Source
+    events: Events
+    site: I32
+    ns: I64
+
+    def ranges(self, kind: U8, pairing: Pairing) -> Ranges:
+        start = self._sorted(np.flatnonzero(pairing.end_of >= 0))
+        end = pairing.end_of[start]
+        end_kind = kind[end]
+        silent = (end_kind == EventKind.POP) | (end_kind == EventKind.SWITCH)
+        end_type, end_bits = self._payload(end)
+        end_type[silent], end_bits[silent] = 0, 0
+        start_type, start_bits = self._payload(start)
+        token = kind[start] == EventKind.START
+        return Ranges(
+            warp=self._warp(start),
+            name=self.source.table.name[self.site[start]],
+            kind=np.where(token, np.uint8(RANGE_TOKEN), np.uint8(RANGE_STACK)),
+            lane=self._lane(start),
+            depth=pairing.depth[start],
+            start_ns=self.ns[start],
+            end_ns=self.ns[end],
+            start_cycle=self.events.cycle[start],
+            end_cycle=self.events.cycle[end],
+            start_seq=self._seq(start),
+            end_seq=self._seq(end),
+            start_type=start_type,
+            start_bits=start_bits,
+            end_type=end_type,
+            end_bits=end_bits,
+            start_site=self.site[start],
+            end_site=self.site[end],
+        )
+
+    def markers(self, kind: U8) -> Markers:
+        at = self._sorted(np.flatnonzero(kind == EventKind.MARK))
+        payload_type, bits = self._payload(at)
+        return Markers(
+            warp=self._warp(at),
+            name=self.source.table.name[self.site[at]],
+            lane=self._lane(at),
+            ns=self.ns[at],
+            cycle=self.events.cycle[at],
+            seq=self._seq(at),
+            type=payload_type,
+            bits=bits,
+            site=self.site[at],
+        )
+
+    def _sorted(self, at: I64) -> I64:
+        """By (warp, seq)."""
+        position = self.events.position
+        return at if position is None else at[np.argsort(position[at], kind="stable")]
+
+    def _warp(self, at: I64) -> I32:
+        return self.source.row.astype(np.int32)[self.events.region[at]]
+
+    def _seq(self, at: I64) -> I64:
+        streams = self.source.streams
+        position = at if self.events.position is None else self.events.position[at]
+        seq: I64 = position - streams.first[streams.main][self.events.region[at]]
+        return seq
+
+    def _lane(self, at: I64) -> U8:
+        streams = self.source.streams
+        if len(streams) == len(streams.main):
+            return np.zeros(len(at), np.uint8)
+        used = streams.stored > 0
+        stream = np.searchsorted(streams.first[used], at, side="right") - 1
+        return streams.lane[used][stream]
+
+    def _payload(self, at: I64) -> tuple[U8, U64]:
+        """(type, bits) of events; the bits beyond the type are cleared."""
+        if self.events.payload is None:
+            return np.zeros(len(at), np.uint8), np.zeros(len(at), np.uint64)
+        site = self.site[at]
+        kinds, bits = self.source.table.payload[site], self.events.payload[at]
+        bits &= self.source.table.mask[site]
+        without = self.source.regions.headers["stride"] == 8
+        if without.any():
+            kinds[without[self.events.region[at]]] = 0
+        return kinds, bits

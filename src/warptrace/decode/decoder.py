@@ -1,0 +1,329 @@
+"""Captures -> Trace: puts the steps together."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ..capture import Capture
+from ..trace import Launch, Process, Trace, Warps
+from ..wire import unpack_block, unpack_cluster
+from .blocks import Source, decode_events
+from .clocks import ClockMap, clock_facts, fit_clocks
+from .events import Streams, build_streams, region_cycles
+from .launches import LaunchKey, LaunchTable, assign_launches, codes, linear_warps
+from .problems import capture_problems, clock_problems, event_problems, launch_problems, stride_problems
+from .tables import I32, I64, LostRows, Regions, SiteTable, read_lost, read_regions, site_table
+
+EPOCH_STEP = 32
+EPOCH_MARGIN_NS = 64
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Who is who, in trace order. ``regions``: ordered by (launch, cta z, y, x, warp); ``launch`` (n,): of each;
+    ``row`` (n,): its row of Warps. ``keys``: one a launch, in start order; ``lost_launch`` (m,): of each lost row."""
+
+    regions: Regions
+    launch: I64
+    row: I64
+    keys: list[LaunchKey]
+    lost_launch: I64
+
+
+@dataclass(frozen=True)
+class LostWarps:
+    """Warps without a region, one row each: launch, row of Warps, cta (k, 3), warp, sm, events lost, exit in ns of
+    %globaltimer."""
+
+    launch: I64
+    row: I64
+    cta: I32
+    warp: I64
+    sm: I64
+    lost: I64
+    time: I64
+
+
+@dataclass(frozen=True)
+class Times:
+    """ns of %globaltimer are counted from ``epoch``: of regions ``time0`` (their clock's origin), ``entry`` and
+    ``end`` (its exit; the entry where the warp never ended), and of lost warps. ``cycles``: of the entry, since the
+    clock's origin."""
+
+    epoch: int
+    cycles: I64
+    time0: I64
+    entry: I64
+    end: I64
+    lost: I64
+
+
+def decode(captures: Sequence[Capture]) -> Trace:
+    """Decodes the captures of one run into one Trace; no captures give an empty one.
+
+    Damage, loss and doubt are counted in ``Trace.problems``; nothing in the captures' data raises.
+    """
+    table = site_table(captures)
+    regions, batches, problems = read_regions(captures)
+    lost = read_lost(captures)
+    launches = assign_launches(regions, lost)
+    regions, launch = regions.select(launches.keep), launches.of_region[launches.keep]
+    clock = fit_clocks(regions, launch, _nominal_clocks(captures))
+    identity, lost_warps, clock = _order(regions, launch, launches, lost, clock)
+    streams = build_streams(identity.regions, batches)
+    times = _times(identity.regions, lost_warps, clock)
+    source = Source(
+        identity.regions, streams, batches, table, clock, identity.launch, identity.row, times.cycles, times.time0
+    )
+    found = decode_events(source)
+    warps = _warps(identity, lost_warps, streams, times, np.maximum(times.end, found.last_ns))
+    facts = [clock_facts(clock, i) for i in range(len(identity.keys))]
+    trace_launches = _launches(identity, warps, table, facts)
+    problems += capture_problems(captures)
+    problems += launch_problems(trace_launches, warps, table)
+    problems += event_problems(found.doubts, table)
+    problems += stride_problems(identity, table)
+    problems += clock_problems(identity, facts, found.after_exit, found.long_gap)
+    return Trace(
+        epoch_ns=times.epoch,
+        strings=table.strings,
+        sites=table.sites,
+        processes=tuple(Process(int(c.manifest.get("pid", 0)), c.manifest) for c in captures),
+        launches=trace_launches,
+        warps=warps,
+        ranges=found.ranges,
+        markers=found.markers,
+        problems=tuple(problems),
+        emulated=any(bool(c.manifest.get("emulated")) for c in captures),
+        meta={"clocks": [{"launch": i, **f} for i, f in enumerate(facts)], **_meta(captures)},
+    )
+
+
+def _meta(captures: Sequence[Capture]) -> dict[str, Any]:
+    """Host-side knowledge of all processes together."""
+    counts: Counter[str] = Counter()
+    uninstrumented: list[str] = []
+    for capture in captures:
+        counts.update({str(k): int(v) for k, v in capture.manifest.get("launches", {}).items()})
+        uninstrumented += capture.manifest.get("uninstrumented", [])
+    return {"launch_counts": dict(sorted(counts.items())), "uninstrumented": sorted(set(uninstrumented))}
+
+
+def _nominal_clocks(captures: Sequence[Capture]) -> dict[tuple[int, int], int]:
+    return {
+        (process, int(d["ordinal"])): int(d.get("clock_khz") or 0)
+        for process, capture in enumerate(captures)
+        for d in capture.manifest.get("devices", [])
+    }
+
+
+# ----------------------------------------------------------------------------------------------------- the order
+def _order(
+    regions: Regions, launch: I64, table: LaunchTable, lost: LostRows, clock: ClockMap
+) -> tuple[Identity, LostWarps, ClockMap]:
+    """Launches by start, warps by (launch, cta z, y, x, warp); lost warps take their place among the others."""
+    rank, keys = _rank(regions, launch, table, lost, clock)
+    launch, lost_launch = rank[launch], rank[table.of_lost]
+    missing = _lost_warps(lost, lost_launch)
+    linear = linear_warps(regions.headers)
+    if len(missing.row):
+        order, row_of_region, row_of_lost = _mixed_order(regions, launch, missing)
+        missing = replace(missing, row=row_of_lost)
+    else:
+        span = int(linear.max(initial=0)) + 1
+        order = np.argsort(launch * span + linear, kind="stable")
+        row_of_region = np.arange(len(regions))
+    clock = replace(clock, group=clock.group[order], launch=rank[clock.launch] if len(clock.launch) else clock.launch)
+    identity = Identity(regions.select(order), launch[order], row_of_region, keys, lost_launch)
+    return identity, missing, clock
+
+
+def _rank(
+    regions: Regions, launch: I64, table: LaunchTable, lost: LostRows, clock: ClockMap
+) -> tuple[I64, list[LaunchKey]]:
+    """(place of each launch in start order, the keys in that order)."""
+    start = np.full(len(table.keys), np.iinfo(np.int64).max)
+    entry = clock.time0[clock.group] + clock.to_ns(clock.group, _entry_cycles(regions, clock))
+    np.minimum.at(start, launch, entry)
+    only_lost = np.flatnonzero(start[table.of_lost] == np.iinfo(np.int64).max)
+    exits = lost.records["exit_globaltimer"].astype(np.int64)
+    np.minimum.at(start, table.of_lost[only_lost], exits[only_lost])
+    ties = [(int(start[i]), k.process, k.device, k.grid_id, k.replay) for i, k in enumerate(table.keys)]
+    order = sorted(range(len(ties)), key=ties.__getitem__)
+    rank = np.empty(len(ties), np.int64)
+    rank[order] = np.arange(len(ties))
+    return rank, [table.keys[i] for i in order]
+
+
+def _entry_cycles(regions: Regions, clock: ClockMap) -> I64:
+    """Cycles of each region's entry since its clock group's origin."""
+    cycles: I64 = regions.headers["entry_clock"].astype(np.int64) - clock.cycle0[clock.group]
+    return cycles
+
+
+def _lost_warps(lost: LostRows, launch: I64) -> LostWarps:
+    """Rows of the lost tables, a warp's lanes added up."""
+    r = lost.records
+    columns = [launch, *(r["cta"][:, i].astype(np.int64) for i in (2, 1, 0)), r["warp"].astype(np.int64)]
+    number = np.zeros(len(r), np.int64)
+    for column in columns:
+        code = codes(column)
+        number = codes(number * (int(code.max(initial=0)) + 1) + code)
+    n = int(number.max(initial=-1)) + 1
+    first = np.zeros(n, np.int64)
+    first[number[::-1]] = np.arange(len(r))[::-1]
+    events = r["advance"].astype(np.int64) // np.maximum(r["stride"], 1)
+    time = np.zeros(n, np.int64)
+    np.maximum.at(time, number, r["exit_globaltimer"].astype(np.int64))
+    return LostWarps(
+        launch=launch[first],
+        row=np.zeros(n, np.int64),
+        cta=r["cta"][first].astype(np.int32),
+        warp=r["warp"][first].astype(np.int64),
+        sm=r["sm"][first].astype(np.int64),
+        lost=np.bincount(number, events, n).astype(np.int64),
+        time=time,
+    )
+
+
+def _mixed_order(regions: Regions, launch: I64, lost: LostWarps) -> tuple[I64, I64, I64]:
+    """(order of the regions, row of Warps of each region so ordered, row of Warps of each lost warp)."""
+    h = regions.headers
+    cta = np.concatenate([h["cta"].astype(np.int64), lost.cta.astype(np.int64)])
+    warp = np.concatenate([h["warp"].astype(np.int64), lost.warp])
+    everywhere = np.concatenate([launch, lost.launch])
+    order = np.lexsort((warp, cta[:, 0], cta[:, 1], cta[:, 2], everywhere))
+    row = np.empty(len(order), np.int64)
+    row[order] = np.arange(len(order))
+    region_order = order[order < len(regions)]
+    return region_order, row[region_order], row[len(regions) :]
+
+
+def _times(regions: Regions, lost: LostWarps, clock: ClockMap) -> Times:
+    """Times of entries and exits, from an epoch that is before all of them (and so before all events)."""
+    cycles = _entry_cycles(regions, clock)
+    time0 = clock.time0[clock.group]
+    entry = time0 + clock.to_ns(clock.group, cycles)
+    end = time0 + clock.to_ns(clock.group, cycles + np.maximum(region_cycles(regions), 0))
+    known = [a.min() for a in (entry, end, lost.time, regions.headers["entry_globaltimer"]) if len(a)]
+    epoch = (int(min(known)) // EPOCH_STEP) * EPOCH_STEP - EPOCH_MARGIN_NS if known else 0
+    return Times(epoch, cycles, time0 - epoch, entry - epoch, end - epoch, lost.time - epoch)
+
+
+# ------------------------------------------------------------------------------------------------ warps, launches
+def _warps(identity: Identity, lost: LostWarps, streams: Streams, times: Times, end: I64) -> Warps:
+    regions = identity.regions
+    h, n = regions.headers, len(regions)
+    total = n + len(lost.row)
+
+    def column(ours: Any, theirs: Any, dtype: Any) -> Any:
+        values = np.empty((total, *np.shape(ours)[1:]), dtype)
+        values[identity.row] = ours
+        values[lost.row] = theirs
+        return values
+
+    stored = np.bincount(streams.region, streams.stored, n)
+    unknown = np.full(total, -1, np.int32)
+    return Warps(
+        launch=column(identity.launch, lost.launch, np.int32),
+        cta=column(h["cta"], lost.cta, np.int32),
+        warp=column(h["warp"], lost.warp, np.int32),
+        sm=column(h["sm"], lost.sm, np.int32),
+        tpc=unknown,
+        gpc=unknown.copy(),
+        start_ns=column(times.entry, times.lost, np.int64),
+        end_ns=column(end, times.lost, np.int64),
+        start_cycle=column(h["entry_clock"], 0, np.int64),
+        cycles=column(region_cycles(regions), -1, np.int64),
+        events=column(stored, 0, np.int64),
+        lost=column(np.bincount(streams.region, streams.lost, n), lost.lost, np.int64),
+        closed=column(regions.closed, 1, np.uint8),
+    )
+
+
+def _launches(
+    identity: Identity, warps: Warps, table: SiteTable, facts: list[dict[str, Any]]
+) -> tuple[Launch, ...]:
+    n = len(identity.keys)
+    recorded = np.zeros(len(warps), np.bool_)
+    recorded[identity.row] = True
+    sums = {k: np.bincount(warps.launch, getattr(warps, k), n).astype(np.int64) for k in ("events", "lost")}
+    with_region = np.bincount(warps.launch[recorded], minlength=n)
+    without = np.bincount(warps.launch[~recorded], minlength=n)
+    start, end = _spans(warps, recorded, with_region)
+    headers = identity.regions.headers
+    first = np.searchsorted(identity.launch, np.arange(n))
+    graphs = _graphs(identity.keys)
+    result = []
+    for i, key in enumerate(identity.keys):
+        header = headers[int(first[i])] if with_region[i] else None
+        record = table.kernels.get(key.kernel_id)
+        grid, block, cluster = _dims(header)
+        ctas, threads = int(np.prod(grid, dtype=np.int64)), int(np.prod(block, dtype=np.int64))
+        name = record.name if record else f"unknown_kernel_{key.kernel_id:016x}"
+        result.append(
+            Launch(
+                index=i,
+                process=key.process,
+                device=key.device,
+                context_id=1,
+                grid_id=key.grid_id,
+                kernel=name,
+                symbol=record.symbol if record else name,
+                kernel_id=key.kernel_id,
+                grid=grid,
+                block=block,
+                cluster=cluster,
+                start_ns=int(start[i]),
+                end_ns=int(end[i]),
+                warps_recorded=int(with_region[i]),
+                warps_expected=ctas * -(-threads // 32),
+                events=int(sums["events"][i]),
+                lost_events=int(sums["lost"][i]),
+                lost_warps=int(without[i]),
+                clock_uncertainty_ns=float(facts[i].get("uncertainty_ns", 0.0)),
+                graph=(graphs[key.process, key.device, key.kernel_id, key.grid_id], key.replay)
+                if key.recurs
+                else None,
+            )
+        )
+    return tuple(result)
+
+
+def _spans(warps: Warps, recorded: Any, with_region: Any) -> tuple[I64, I64]:
+    """First entry and last exit of each launch's recorded warps; of its lost ones where none was recorded."""
+    n = len(with_region)
+    start, end = np.full(n, np.iinfo(np.int64).max), np.full(n, np.iinfo(np.int64).min)
+    use = recorded | (with_region == 0)[warps.launch]
+    np.minimum.at(start, warps.launch[use], warps.start_ns[use])
+    np.maximum.at(end, warps.launch[use], warps.end_ns[use])
+    return start, end
+
+
+def _graphs(keys: list[LaunchKey]) -> dict[tuple[int, int, int, int], str]:
+    """Names of replayed graph nodes, numbered within each process by grid id."""
+    names: dict[tuple[int, int, int, int], str] = {}
+    count: Counter[int] = Counter()
+    for key in sorted(keys, key=lambda k: (k.process, k.grid_id, k.device, k.kernel_id)):
+        node = (key.process, key.device, key.kernel_id, key.grid_id)
+        if key.recurs and node not in names:
+            count[key.process] += 1
+            names[node] = f"graph_exec_{count[key.process]}"
+    return names
+
+
+def _dims(header: Any) -> tuple[tuple[int, int, int], tuple[int, int, int], tuple[int, int, int]]:
+    """(grid, block, cluster); zeros and cluster 1 where no region tells them."""
+    if header is None:
+        return (0, 0, 0), (0, 0, 0), (1, 1, 1)
+    x, y, z = (int(v) for v in header["grid"])
+    bx, by, bz = (int(v) for v in unpack_block(header["block"].reshape(1))[0])
+    cx, cy, cz = (int(v) for v in unpack_cluster(header["cluster"].reshape(1))[0])
+    return (x, y, z), (bx, by, bz), (cx, cy, cz)
+
+

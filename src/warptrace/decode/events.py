@@ -1,0 +1,211 @@
+"""Slots -> events: one row a stored slot, stream after stream, with unwrapped clocks and an order within the warp."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..capture import RegionBatch
+from .tables import I32, I64, U8, U64, Bool, Regions
+
+U32 = NDArray[np.uint32]
+
+
+@dataclass(frozen=True)
+class Streams:
+    """One row a stream = the slots of one lane of a region, ordered by (region row, lane); lane 0 always has one.
+
+    ``region``: row of the region; ``first``: its first event; ``stored``, ``lost``: its events; ``main`` (regions,):
+    row of a region's lane 0. ``source``: first slot in the batch's ``slots`` (lane 0) or ``lane_slots``.
+    """
+
+    region: I64
+    lane: U8
+    stored: I64
+    lost: I64
+    first: I64
+    main: I64
+    source: I64
+
+    def __len__(self) -> int:
+        return len(self.region)
+
+    def part(self, first: int, stop: int) -> Streams:
+        """The streams of regions ``first`` to ``stop`` - 1, counted from there."""
+        ends = np.append(self.main, len(self.region))
+        a, b = int(ends[first]), int(ends[stop])
+        begin = self.first[a] if a < b else 0
+        return Streams(
+            region=self.region[a:b] - first,
+            lane=self.lane[a:b],
+            stored=self.stored[a:b],
+            lost=self.lost[a:b],
+            first=self.first[a:b] - begin,
+            main=self.main[first:stop] - a,
+            source=self.source[a:b],
+        )
+
+
+@dataclass(frozen=True)
+class Events:
+    """One row an event, ordered by (region row, lane, slot). ``region``: row of the region; ``cycle``: since the
+    warp's entry; ``position``: rank of the event in the order (region row, program order), or None where that is the
+    row itself; ``payload``: None where no region has payloads."""
+
+    region: I32
+    code: U32
+    payload: U64 | None
+    cycle: I64
+    position: I64 | None
+
+    def __len__(self) -> int:
+        return len(self.region)
+
+
+def build_streams(regions: Regions, batches: Sequence[RegionBatch]) -> Streams:
+    """The streams of the regions, which are taken in their given order."""
+    h = regions.headers
+    stride = h["stride"].astype(np.int64)
+    n = len(regions)
+    main_source = _main_sources(regions, batches)
+    main_lost = np.where(regions.closed, h["advance"] // stride - regions.stored, 0)
+    lanes = _lane_streams(regions, batches)
+    region = np.concatenate([np.arange(n), lanes["region"]])
+    lane = np.concatenate([np.zeros(n, np.int64), lanes["lane"]])
+    stored = np.concatenate([regions.stored, lanes["stored"]])
+    lost = np.concatenate([main_lost, lanes["advance"] // stride[lanes["region"]] - lanes["stored"]])
+    source = np.concatenate([main_source, lanes["source"]])
+    if len(lanes["region"]):
+        order = np.argsort(region * 32 + lane, kind="stable")
+        region, lane, stored, lost, source = (a[order] for a in (region, lane, stored, lost, source))
+    first = np.cumsum(stored) - stored
+    main = np.flatnonzero(lane == 0)
+    return Streams(region, lane.astype(np.uint8), stored, np.maximum(lost, 0), first, main, source)
+
+
+def _main_sources(regions: Regions, batches: Sequence[RegionBatch]) -> I64:
+    starts = [np.cumsum(b.stored, dtype=np.int64) - b.stored for b in batches]
+    counts = np.array([len(s) for s in starts], np.int64)
+    base = np.cumsum(counts) - counts
+    flat = np.concatenate([*starts, np.zeros(0, np.int64)])
+    result: I64 = flat[base[regions.batch] + regions.row] if len(regions) else np.zeros(0, np.int64)
+    return result
+
+
+def _lane_streams(regions: Regions, batches: Sequence[RegionBatch]) -> dict[str, I64]:
+    """Columns of the streams of lanes other than 0: region (row of ``regions``), lane, advance, stored, source."""
+    counts = np.array([len(b.headers) for b in batches], np.int64)
+    base = np.cumsum(counts) - counts
+    row_of = np.full(int(counts.sum()), -1, np.int64)
+    row_of[base[regions.batch] + regions.row] = np.arange(len(regions))
+    names = ("region", "lane", "advance", "stored", "source")
+    columns: dict[str, list[I64]] = {name: [np.zeros(0, np.int64)] for name in names}
+    for number, batch in enumerate(batches):
+        table = batch.lanes
+        if not len(table):
+            continue
+        region = row_of[base[number] + table["region"].astype(np.int64)]
+        stored = table["stored"].astype(np.int64)
+        keep = region >= 0
+        values = {
+            "region": region,
+            "lane": table["lane"].astype(np.int64),
+            "advance": table["advance"].astype(np.int64),
+            "stored": stored,
+            "source": np.cumsum(stored) - stored,
+        }
+        for name, column in values.items():
+            columns[name].append(column[keep])
+    return {name: np.concatenate(parts) for name, parts in columns.items()}
+
+
+def build_events(regions: Regions, streams: Streams, batches: Sequence[RegionBatch]) -> Events:
+    """All stored events, gathered from the batches."""
+    total = int(streams.stored.sum())
+    clock, code = np.zeros(total, np.uint32), np.zeros(total, np.uint32)
+    payload = np.zeros(total, np.uint64) if (regions.headers["stride"] == 16).any() else None
+    batch_of = regions.batch[streams.region]
+    for number in np.unique(batch_of).tolist():
+        batch = batches[number]
+        rows = np.flatnonzero((batch_of == number) & (streams.stored > 0))
+        for lanes, slots in ((streams.lane[rows] == 0, batch.slots), (streams.lane[rows] != 0, batch.lane_slots)):
+            _scatter(streams, rows[lanes], slots, clock, code, payload)
+    region = np.repeat(streams.region.astype(np.int32), streams.stored)
+    cycle = _unwrap(clock, regions.headers["entry_clock"].astype(np.uint32), streams)
+    return Events(region, code, payload, cycle, _positions(streams, region, cycle))
+
+
+def _scatter(
+    streams: Streams, rows: I64, slots: NDArray[np.void], clock: U32, code: U32, payload: U64 | None
+) -> None:
+    """Copies the slots of some streams of one batch to their events."""
+    if not len(rows):
+        return
+    rows = rows[np.argsort(streams.source[rows], kind="stable")]
+    counts = streams.stored[rows]
+    ends = np.cumsum(counts)
+    within = np.arange(int(ends[-1])) - np.repeat(ends - counts, counts)
+    target = within + np.repeat(streams.first[rows], counts)
+    if int(ends[-1]) != len(slots):  # some of the batch's regions are left out
+        within += np.repeat(streams.source[rows], counts)
+        slots = slots[within]
+    clock[target] = slots["clock"]
+    code[target] = slots["code"]
+    if payload is not None and slots.dtype.itemsize == 16:
+        payload[target] = slots["payload"]
+
+
+def _unwrap(clock: U32, entry: U32, streams: Streams) -> I64:
+    """Cycles since the warp's entry: steps along a stream are less than 2**32, so differences modulo 2**32 are
+    exact."""
+    used = streams.stored > 0
+    first, counts = streams.first[used], streams.stored[used]
+    step = np.empty(len(clock), np.uint32)
+    np.subtract(clock[1:], clock[:-1], out=step[1:])
+    step[first] = clock[first] - entry[streams.region[used]]
+    cycle = np.cumsum(step, dtype=np.int64)
+    cycle -= np.repeat(cycle[first] - step[first], counts)
+    return cycle
+
+
+def _positions(streams: Streams, region: I32, cycle: I64) -> I64 | None:
+    """Rank of each event once the lanes of a warp are merged by cycle; ties go by lane."""
+    used = streams.region[streams.stored > 0]
+    shared = used[1:][used[1:] == used[:-1]]
+    if not len(shared):
+        return None
+    merged = np.zeros(int(used.max()) + 1, np.bool_)
+    merged[shared] = True
+    rows = np.flatnonzero(merged[region])
+    order = np.lexsort((cycle[rows], region[rows]))
+    position = np.arange(len(cycle))
+    position[rows[order]] = rows
+    return position
+
+
+def last_cycles(streams: Streams, cycle: I64, regions: int) -> I64:
+    """Cycle of the last event of each region, 0 where it has none."""
+    last = np.zeros(regions, np.int64)
+    used = streams.stored > 0
+    np.maximum.at(last, streams.region[used], cycle[streams.first[used] + streams.stored[used] - 1])
+    return last
+
+
+def clock_faults(regions: Regions, last: I64) -> tuple[Bool, Bool]:
+    """(regions with an event after the warp's exit, regions whose exit is 2**32 cycles or more after their last
+    event): in the second, times of events may be too early by a multiple of 2**32 cycles."""
+    length = region_cycles(regions)
+    closed = regions.closed
+    return closed & (last > length), closed & (length - last >= 1 << 32)
+
+
+def region_cycles(regions: Regions) -> I64:
+    """Cycles from entry to exit; -1 where the warp never ended."""
+    h = regions.headers
+    length = h["exit_clock"].astype(np.int64) - h["entry_clock"].astype(np.int64)
+    return np.where(regions.closed, length, -1)
+
+

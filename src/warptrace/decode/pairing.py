@@ -1,0 +1,323 @@
+"""Which event ends which range.
+
+Push, pop and switch form one stack per lane of a warp; a pop whose own lane has nothing open closes the innermost
+push of another lane. The end of a token range names its start by the low bits of the start's slot address.
+
+Well-formed warps are paired for all warps at once. What that cannot decide (a pop that finds its own lane's stack
+empty, links that several starts share, starts that were lost) goes warp by warp through :func:`pair_warp`, which
+states the rules plainly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..capture.format import REGION_OFFSET_FIELD
+from ..capture.regions import region_sizes
+from ..wire import LANE_HEADER_BYTES, LINK_SHIFT, MAX_REGION_BYTES, REGION_HEADER_BYTES, EventKind
+from .events import Events, Streams
+from .tables import I16, I64, U8, Bool, Regions
+
+LINK_BITS = 0xFFFF
+UNPAIRED = ("unpaired_push", "unpaired_pop", "unpaired_start", "unpaired_end", "ambiguous_end")
+"""The columns of :class:`Pairing` that hold events without a partner; Problem kinds of the same names."""
+
+
+@dataclass(frozen=True)
+class Pairing:
+    """``end_of`` (n,): the event that ends the range this event starts, or -1. ``depth`` (n,): of stack ranges.
+
+    The rest are events without a partner: ``unpaired_push``, ``unpaired_start`` (never ended), ``unpaired_pop`` (pop
+    or switch that had nothing to end), ``unpaired_end`` (its start is not there) and ``ambiguous_end``.
+    """
+
+    end_of: I64
+    depth: I16
+    unpaired_push: I64
+    unpaired_pop: I64
+    unpaired_start: I64
+    unpaired_end: I64
+    ambiguous_end: I64
+
+
+@dataclass(frozen=True)
+class Context:
+    """The columns that pairing works on. ``kind`` (events,): EventKind or 0; ``position`` as in Events but never
+    None where some warp has several streams."""
+
+    regions: Regions
+    streams: Streams
+    events: Events
+    kind: U8
+
+
+def pair(regions: Regions, streams: Streams, events: Events, kind: U8) -> Pairing:
+    """Pairs all events."""
+    context = Context(regions, streams, events, kind)
+    end_of = np.full(len(events), -1, np.int64)
+    depth = np.zeros(len(events), np.int16)
+    slow = _hard_tokens(context)
+    levels = _Levels(context)
+    slow[events.region[levels.underflow]] = True
+    levels.pair(~slow[events.region[levels.ops]], end_of, depth)
+    unpaired_end = _pair_tokens(context, ~slow, end_of)
+    found = _pair_slow(context, np.flatnonzero(slow), end_of, depth)
+    opens = np.flatnonzero(end_of < 0)
+    open_kinds = kind[opens]
+    return Pairing(
+        end_of=end_of,
+        depth=depth,
+        unpaired_push=opens[(open_kinds == EventKind.PUSH) | (open_kinds == EventKind.SWITCH)],
+        unpaired_pop=np.array(sorted(found.unpaired_pop), np.int64),
+        unpaired_start=opens[open_kinds == EventKind.START],
+        unpaired_end=np.sort(np.concatenate([unpaired_end, np.array(found.unpaired_end, np.int64)])),
+        ambiguous_end=np.array(sorted(found.ambiguous_end), np.int64),
+    )
+
+
+# --------------------------------------------------------------------------------------------------------- stacks
+class _Levels:
+    """Push, pop and switch events of all streams with the level of the stack that each works on."""
+
+    def __init__(self, context: Context) -> None:
+        kind = context.kind
+        table = np.zeros(256, np.bool_)
+        table[[EventKind.PUSH, EventKind.POP, EventKind.SWITCH]] = True
+        self.ops = np.flatnonzero(table[kind])
+        self.kind = kind[self.ops]
+        used = context.streams.stored > 0
+        self.first = context.streams.first[used]
+        begin = np.searchsorted(self.ops, self.first)
+        delta = np.zeros(256, np.int32)
+        delta[EventKind.PUSH], delta[EventKind.POP] = 1, -1
+        step = delta[self.kind]
+        total = np.concatenate([[0], np.cumsum(step, dtype=np.int64)])
+        counts = np.diff(begin, append=len(self.ops))
+        self.stream = np.repeat(np.arange(len(begin), dtype=np.int32), counts)
+        self.level = total[1:] - np.repeat(total[begin], counts)
+        self.level += self.kind == EventKind.POP
+        self.underflow = self.ops[(self.level < 1) & (self.kind != EventKind.PUSH)]
+
+    def pair(self, use: Bool, end_of: I64, depth: I16) -> None:
+        """Within one level of one stream, what starts and what ends a range alternate."""
+        ops, kind, stream, level = self.ops, self.kind, self.stream, self.level
+        if not use.all():
+            ops, kind, stream, level = ops[use], kind[use], stream[use], level[use]
+        depth[ops] = np.minimum(level - 1, np.iinfo(np.int16).max)
+        top = int(level.max(initial=0))
+        if top > 1:
+            small = level.astype(np.uint8 if top < 256 else np.uint16 if top < 65536 else np.int64)
+            order = np.argsort(small, kind="stable")
+            ops, kind, stream, level = ops[order], kind[order], stream[order], small[order]
+        ends = kind[1:] != EventKind.PUSH
+        ends &= kind[:-1] != EventKind.POP
+        ends &= stream[1:] == stream[:-1]
+        ends &= level[1:] == level[:-1]
+        end_of[ops[:-1][ends]] = ops[1:][ends]
+
+
+# --------------------------------------------------------------------------------------------------------- tokens
+def _hard_tokens(context: Context) -> Bool:
+    """Regions whose token ends the arithmetic of :func:`_pair_tokens` cannot decide: links that are not unique, or
+    that may name a start that was lost while other lanes went on."""
+    regions, streams, events = context.regions, context.streams, context.events
+    hard = region_sizes(regions.headers) > MAX_REGION_BYTES
+    n = np.bincount(streams.region, minlength=len(regions))
+    lost = np.bincount(streams.region, streams.lost, len(regions))
+    hard |= (n > 1) & (lost > 0)
+    if hard.any():
+        has_end = np.zeros(len(regions), np.bool_)
+        has_end[events.region[context.kind == EventKind.END]] = True
+        hard &= has_end
+    return hard
+
+
+def _pair_tokens(context: Context, easy: Bool, end_of: I64) -> I64:
+    """Pairs the ends of the easy regions with the slots their links name; returns the ends without a start."""
+    events = context.events
+    ends = np.flatnonzero(context.kind == EventKind.END)
+    if not easy.all():
+        ends = ends[easy[events.region[ends]]]
+    if events.position is not None:
+        ends = ends[np.argsort(events.position[ends], kind="stable")]
+    start = _linked_event(context, ends)
+    good = start >= 0
+    good[good] = context.kind[start[good]] == EventKind.START
+    position = events.position
+    if position is None:
+        good &= start < ends
+    else:
+        good[good] = position[start[good]] < position[ends[good]]
+    # The last write wins: backwards, so that the first end of a start stays.
+    end_of[start[good][::-1]] = ends[good][::-1]
+    good[good] = end_of[start[good]] == ends[good]
+    return ends[~good]
+
+
+def _linked_event(context: Context, ends: I64) -> I64:
+    """The event whose slot the link of each end names, -1 where no stored slot of the region has that address."""
+    streams, headers = context.streams, context.regions.headers
+    region = context.events.region[ends]
+    link = (context.events.code[ends] >> LINK_SHIFT).astype(np.int64)
+    base = headers[REGION_OFFSET_FIELD].astype(np.int64)
+    main_bytes = headers["main_bytes"].astype(np.int64)
+    stride = headers["stride"].astype(np.int64)[region]
+    at = ((link << 3) - base[region] - REGION_HEADER_BYTES) & (MAX_REGION_BYTES - 1)
+    stream = streams.main[region]
+    other = np.flatnonzero(at >= main_bytes[region])
+    if len(other):
+        stream[other], at[other] = _lane_slot(context, region[other], at[other] - main_bytes[region[other]])
+    slot, rest = np.divmod(at, stride)
+    ok = (rest == 0) & (at >= 0) & (slot < streams.stored[stream])
+    return np.where(ok, streams.first[stream] + slot, -1)
+
+
+def _lane_slot(context: Context, region: NDArray[np.int32], at: I64) -> tuple[I64, I64]:
+    """(stream, byte offset among the lane's slots) of byte ``at`` of the lane blocks; offset -1: no such slot."""
+    streams = context.streams
+    lane_bytes = context.regions.headers["lane_bytes"].astype(np.int64)[region]
+    lane = at // np.maximum(lane_bytes, 1) + 1
+    offset = at - (lane - 1) * lane_bytes - LANE_HEADER_BYTES
+    key = streams.region * 32 + streams.lane
+    wanted = region.astype(np.int64) * 32 + np.minimum(lane, 31)
+    stream = np.minimum(np.searchsorted(key, wanted), len(key) - 1)
+    ok = (lane_bytes > 0) & (lane < 32) & (key[stream] == wanted)
+    return stream, np.where(ok, offset, -1)
+
+
+# ---------------------------------------------------------------------------------------------------- warp by warp
+@dataclass(frozen=True)
+class WarpEvent:
+    """One event as :func:`pair_warp` sees it: ``link``: the one it carries (END); ``address``: the link that names
+    its own slot; ``lost`` (END): some start that was not stored may have that address."""
+
+    index: int
+    kind: int
+    lane: int
+    link: int
+    address: int
+    lost: bool
+
+
+@dataclass
+class WarpPairs:
+    """Results, summed over warps: (start, end, depth) of ranges, and events without a partner."""
+
+    ranges: list[tuple[int, int, int]] = field(default_factory=list)
+    unpaired_pop: list[int] = field(default_factory=list)
+    unpaired_end: list[int] = field(default_factory=list)
+    ambiguous_end: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class _Open:
+    index: int
+    depth: int
+    seq: int
+
+
+def pair_warp(events: Iterable[WarpEvent], out: WarpPairs) -> None:
+    """Pairs the events of one warp, given in program order. This is the rule; the fast paths only agree with it."""
+    stacks: dict[int, list[_Open]] = {}
+    tokens: dict[int, list[int]] = {}
+    for seq, event in enumerate(events):
+        if event.kind in (EventKind.POP, EventKind.SWITCH):
+            _pop(stacks, event, out)
+        if event.kind in (EventKind.PUSH, EventKind.SWITCH):
+            stack = stacks.setdefault(event.lane, [])
+            stack.append(_Open(event.index, len(stack), seq))
+        elif event.kind == EventKind.START:
+            tokens.setdefault(event.address, []).append(event.index)
+        elif event.kind == EventKind.END:
+            _end(tokens, event, out)
+
+
+def _pop(stacks: dict[int, list[_Open]], event: WarpEvent, out: WarpPairs) -> None:
+    stack = stacks.get(event.lane)
+    if not stack:
+        others = [s for s in stacks.values() if s]
+        stack = max(others, key=lambda s: s[-1].seq) if others else None
+    if stack:
+        opened = stack.pop()
+        out.ranges.append((opened.index, event.index, opened.depth))
+    else:
+        out.unpaired_pop.append(event.index)
+
+
+def _end(tokens: dict[int, list[int]], event: WarpEvent, out: WarpPairs) -> None:
+    candidates = tokens.get(event.link, [])
+    if not candidates:
+        out.unpaired_end.append(event.index)
+    elif len(candidates) > 1 or event.lost:
+        out.ambiguous_end.append(event.index)
+    else:
+        out.ranges.append((candidates.pop(), event.index, 0))
+
+
+def _pair_slow(context: Context, regions: I64, end_of: I64, depth: I16) -> WarpPairs:
+    out = WarpPairs()
+    streams = context.streams
+    begin = streams.main[regions]
+    end = np.append(streams.main, len(streams))[regions + 1]
+    for region, a, b in zip(regions.tolist(), begin.tolist(), end.tolist(), strict=True):
+        pair_warp(_warp_events(context, region, range(a, b)), out)
+    for start, stop, level in out.ranges:
+        end_of[start] = stop
+        depth[start] = min(level, np.iinfo(np.int16).max)
+    return out
+
+
+def _warp_events(context: Context, region: int, rows: range) -> list[WarpEvent]:
+    """The events of one warp in program order."""
+    streams, events = context.streams, context.events
+    header = context.regions.headers[region]
+    base = int(header[REGION_OFFSET_FIELD]) + REGION_HEADER_BYTES
+    stride = int(header["stride"])
+    parts: list[tuple[int, WarpEvent]] = []
+    gaps: list[_Gap] = []
+    for row in rows:
+        lane, first, count = int(streams.lane[row]), int(streams.first[row]), int(streams.stored[row])
+        at = base
+        if lane:
+            at += int(header["main_bytes"]) + (lane - 1) * int(header["lane_bytes"]) + LANE_HEADER_BYTES
+        codes, kinds = events.code[first : first + count].tolist(), context.kind[first : first + count].tolist()
+        order = _order(events, first, count)
+        for i in range(count):
+            link, address = codes[i] >> LINK_SHIFT, (at + i * stride) >> 3 & LINK_BITS
+            parts.append((order[i], WarpEvent(first + i, kinds[i], lane, link, address, False)))
+        if streams.lost[row]:
+            gaps.append(_Gap(order[-1] if count else -1, at + count * stride, int(streams.lost[row]), stride))
+    parts.sort(key=lambda part: part[0])
+    return [_with_gaps(place, event, gaps) for place, event in parts] if gaps else [event for _, event in parts]
+
+
+def _order(events: Events, first: int, count: int) -> Any:
+    if events.position is None:
+        return range(first, first + count)
+    return events.position[first : first + count].tolist()
+
+
+@dataclass(frozen=True)
+class _Gap:
+    """``count`` lost slots of a lane, from address ``at`` on; they follow the event at place ``after``."""
+
+    after: int
+    at: int
+    count: int
+    stride: int
+
+
+def _with_gaps(place: int, event: WarpEvent, gaps: list[_Gap]) -> WarpEvent:
+    """Marks an end whose link may name a slot that was not stored. A lane loses only what follows its last slot."""
+    if event.kind != EventKind.END:
+        return event
+    for gap in gaps:
+        slot, rest = divmod(((event.link << 3) - gap.at) & (MAX_REGION_BYTES - 1), gap.stride)
+        if place > gap.after and rest == 0 and slot < gap.count:
+            return WarpEvent(event.index, event.kind, event.lane, event.link, event.address, True)
+    return event

@@ -1,0 +1,157 @@
+"""What is not as it should be, counted, as Problem rows."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..capture import Capture
+from ..trace import Launch, Problem, Warps
+from ..wire import LOST_DTYPE
+from .tables import I64, Bool, SiteTable, distinct
+
+if TYPE_CHECKING:
+    from .blocks import Doubt
+    from .decoder import Identity
+
+PAIRING_TEXTS = {
+    "unpaired_push": "pushed but never popped",
+    "unpaired_pop": "popped or switched with nothing open",
+    "unpaired_start": "started but never ended",
+    "unpaired_end": "ended without a start that is open",
+    "ambiguous_end": "ended where more than one start could be meant",
+}
+MOST_SITES = 4
+
+
+def capture_problems(captures: Sequence[Capture]) -> list[Problem]:
+    """Damage of the files, and losses that no row of a table tells."""
+    problems: list[Problem] = []
+    for capture in captures:
+        problems += capture.problems
+        for device, damage in capture.damage().items():
+            size = int(damage["skipped_bytes"].sum())
+            text = f"{size} bytes of trace memory of device {device} of process {_pid(capture)} hold no valid region"
+            problems.append(Problem("damaged_region", len(damage), text))
+        problems += _beyond_table(capture)
+    return problems
+
+
+def _beyond_table(capture: Capture) -> list[Problem]:
+    """The lost table is bounded, the control words count on."""
+    problems = []
+    tables = capture.lost()
+    for device, words in capture.control().items():
+        table = distinct(tables.get(device, np.zeros(0, LOST_DTYPE)))
+        listed = int((table["advance"] // np.maximum(table["stride"], 1)).sum(dtype=np.int64))
+        where = f"device {device} of process {_pid(capture)}"
+        events = int(words["lost_events"].max()) - listed
+        warps = int(words["lost_head"].max()) - len(table)
+        if events > 0:
+            text = f"{events} events of warps that found neither memory nor a place in the lost table, {where}"
+            problems.append(Problem("lost_events", events, text))
+        if warps > 0:
+            text = f"{warps} entries of warps did not fit the lost table, {where}"
+            problems.append(Problem("lost_warps", warps, text))
+    return problems
+
+
+def _pid(capture: Capture) -> Any:
+    return capture.manifest.get("pid")
+
+
+def launch_problems(launches: Sequence[Launch], warps: Warps, table: SiteTable) -> list[Problem]:
+    """Losses, unclosed warps and unknown kernels of each launch."""
+    problems = []
+    unclosed = np.bincount(warps.launch[warps.closed == 0], minlength=len(launches))
+    with_loss = np.bincount(warps.launch[(warps.lost > 0)], minlength=len(launches))
+    for launch in launches:
+        i, name = launch.index, f"{launch.kernel} (grid id {launch.grid_id})"
+        if launch.lost_events:
+            n = launch.lost_events
+            text = f"{n} events of {with_loss[i]} warps found no room in {name}: give it a larger buffer"
+            problems.append(Problem("lost_events", n, text, i))
+        if launch.lost_warps:
+            n = launch.lost_warps
+            problems.append(Problem("lost_warps", n, f"{n} warps of {name} found no room: give a larger buffer", i))
+        if unclosed[i]:
+            n = int(unclosed[i])
+            problems.append(Problem("unclosed_warp", n, f"{n} warps of {name} were still running at the end", i))
+        if launch.kernel_id not in table.kernels:
+            n = launch.events
+            text = f"{n} events of {name} have no site table: its record was not written or is damaged"
+            problems.append(Problem("unknown_kernel", n, text, i))
+    return problems
+
+
+def event_problems(doubts: Sequence[Doubt], table: SiteTable) -> list[Problem]:
+    """Events without a partner and events of unknown sites, by launch."""
+    problems = []
+    for kind in (*PAIRING_TEXTS, "unknown_site"):
+        launch = np.concatenate([np.zeros(0, np.int64), *(d.launch for d in doubts if d.kind == kind)])
+        site = np.concatenate([np.zeros(0, np.int64), *(d.site for d in doubts if d.kind == kind)])
+        for i in np.unique(launch).tolist():
+            sites = site[launch == i]
+            problems.append(Problem(kind, len(sites), _doubt_text(kind, sites, table), i))
+    return problems
+
+
+def _doubt_text(kind: str, sites: I64, table: SiteTable) -> str:
+    if kind == "unknown_site":
+        ids = ", ".join(str(i) for i in np.unique(sites)[:MOST_SITES])
+        return f"{len(sites)} events of sites that the kernel's record does not have: {ids}"
+    return f"{len(sites)} ranges {PAIRING_TEXTS[kind]}: {_where(sites, table)}"
+
+
+def stride_problems(identity: Identity, table: SiteTable) -> list[Problem]:
+    """Regions whose slots are not of the size that the kernel's record says: the record is not theirs."""
+    problems = []
+    headers = identity.regions.headers
+    for i, key in enumerate(identity.keys):
+        record = table.kernels.get(key.kernel_id)
+        if record is None:
+            continue
+        a, b = np.searchsorted(identity.launch, [i, i + 1])
+        n = int((headers["stride"][a:b] != record.stride).sum())
+        if n:
+            text = f"{n} regions of {record.name} have another slot size than the kernel's record"
+            problems.append(Problem("damaged_region", n, text, i))
+    return problems
+
+
+def _where(sites: I64, table: SiteTable) -> str:
+    """The sites by count: "load (kernel.py:10) x 3, ..."."""
+    counts = Counter(sites.tolist()).most_common()
+    parts = []
+    for row, count in counts[:MOST_SITES]:
+        site = table.sites[row]
+        name = f"{site.name} " if site.name else ""
+        parts.append(f"{name}({site.file}:{site.line}) x {count}")
+    more = len(counts) - MOST_SITES
+    return ", ".join(parts) + (f", and {more} more sites" if more > 0 else "")
+
+
+def clock_problems(
+    identity: Identity, facts: list[dict[str, Any]], after_exit: Bool, long_gap: Bool
+) -> list[Problem]:
+    """Clocks that contradict themselves, by launch."""
+    problems = []
+    texts = (
+        (after_exit, "warps have events after their exit: their times are not to be trusted"),
+        (long_gap, "warps were silent for 2**32 cycles or more: their events may be early by a multiple of that"),
+    )
+    for faulty, text in texts:
+        counts = np.bincount(identity.launch[faulty], minlength=len(identity.keys))
+        problems += [Problem("clock", int(n), f"{n} {text}", i) for i, n in enumerate(counts.tolist()) if n]
+    for i, fact in enumerate(facts):
+        n = fact.get("anchors_off", 0)
+        if n:
+            text = f"{n} of {fact['anchors']} clock anchors do not fit their SM's clock map"
+            problems.append(Problem("clock", n, text, i))
+        if "none" in fact.get("rate_from", ()):
+            text = "the rate of the SM clock is not known: times count one ns a cycle"
+            problems.append(Problem("clock", 1, text, i))
+    return problems

@@ -1,0 +1,443 @@
+"""JSON in the shape that run-iket writes, so that scripts made for it work unchanged.
+
+Rows are formatted thousands at a time: a matrix of bytes with a row a record, in which the text that does not change
+is laid out once per variant of record and the numbers are filled in as columns of digits. Fields that are narrower in
+one row than in another leave zero bytes, which are dropped at the end. ``docs/outputs.md`` tells what every field
+means; the schema is ``schema/iket_trace.schema.json`` in this package.
+"""
+
+from __future__ import annotations
+
+import gzip as gzip_module
+import json
+import math
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .. import __version__
+from ..errors import WarptraceError
+from ..trace import I64, RANGE_STACK, U8, U64, Launch, Trace
+from ..wire import EventKind, PayloadType
+from ._common import Chunk, OrderedPool, Progress, RowBounds, chunks, replacing, row_bounds, rows_of
+
+Bools = NDArray[np.bool_]
+
+EXTENSION_VERSION = 1
+"""Version of everything under the keys named ``warptrace``."""
+
+CHUNK_ROWS = 1 << 14
+WORKERS = 2
+COLOR = 4294967295
+POP_EVENT_ID = 31
+NARROW_EVENT_IDS = 30
+WIDE_EVENT_BASE = 64
+
+U8_TYPE = 2
+PAYLOAD_NUMBERS = np.arange(256)
+PAYLOAD_NUMBERS[PayloadType.BOOL] = U8_TYPE
+"""(256,) PayloadType -> ``payloadType``: run-iket has no number of its own for bool."""
+
+
+def write_iket_json(
+    trace: Trace,
+    path: str | os.PathLike[str],
+    *,
+    gzip: bool = False,
+    progress: Progress | None = None,
+) -> None:
+    """Writes ``trace`` to ``path`` as JSON with run-iket's field names, tables and encodings.
+
+    Timestamps are ``%globaltimer`` values: integer nanoseconds of Unix time. With ``gzip`` the file is compressed (as
+    several gzip members). Raises :class:`~warptrace.errors.WarptraceError` where the file cannot be written or the
+    trace is inconsistent.
+    """
+    bounds = row_bounds(trace)
+    with replacing(path) as file:
+        _Writer(trace, bounds, file, gzip, progress).write()
+
+
+def range_id(name: str) -> int:
+    """``rangeId``: the 32-bit FNV-1a hash of the name's UTF-8 bytes."""
+    value = 0x811C9DC5
+    for byte in name.encode():
+        value = (value ^ byte) * 0x01000193 & 0xFFFFFFFF
+    return value
+
+
+# ------------------------------------------------------------------------------------------------------- tables
+def first_appearance(*columns: np.ndarray, size: int) -> tuple[I64, I64]:
+    """Values 0..size-1 in the order in which they first appear in the columns, and each value's place (-1: absent)."""
+    place = np.full(size, -1, np.int64)
+    order: list[I64] = []
+    count = 0
+    for column in columns:
+        first = np.full(size, len(column), np.int64)
+        first[column[::-1]] = np.arange(len(column))[::-1]  # the last write wins: the earliest row
+        fresh = np.flatnonzero((first < len(column)) & (place < 0))
+        fresh = fresh[np.argsort(first[fresh])]
+        place[fresh] = np.arange(count, count + len(fresh))
+        count += len(fresh)
+        order.append(fresh)
+    return np.concatenate(order), place
+
+
+def locations(trace: Trace) -> tuple[I64, I64]:
+    """Row of Warps that stands for each distinct (SM, CTA, warp), in order of appearance; each warp's index therein."""
+    warps = trace.warps
+    if not len(warps):
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    keys = [*warps.cta.T, warps.warp, warps.sm, warps.tpc, warps.gpc]
+    order = np.lexsort(keys)
+    new = np.ones(len(order), np.bool_)
+    new[1:] = np.any([key[order][1:] != key[order][:-1] for key in keys], axis=0)
+    group = np.empty(len(order), np.int64)
+    group[order] = np.cumsum(new) - 1
+    appearance, place = first_appearance(group, size=int(new.sum()))
+    return order[new][appearance], place[group]  # lexsort is stable: the first of a group is its earliest row
+
+
+def event_ids(trace: Trace, kernel_id: int, used: Sequence[int]) -> dict[int, int]:
+    """``eventId`` of every name of a kernel (index into Trace.strings): 1.. in order of the sites, 64.. where more
+    than 30 names leave no room below the number that stands for a pop."""
+    index = {name: i for i, name in enumerate(trace.strings)}
+    sites = sorted((site.id, site.name) for site in trace.sites if site.kernel_id == kernel_id)
+    names = dict.fromkeys(index[name] for _, name in sites if name in index)
+    names.update(dict.fromkeys(used))
+    base = 1 if len(names) <= NARROW_EVENT_IDS else WIDE_EVENT_BASE
+    return {name: base + i for i, name in enumerate(names)}
+
+
+# ------------------------------------------------------------------------------------------------------- layout
+_DIGITS4 = np.frombuffer(b"".join(b"%04d" % i for i in range(10000)), np.uint8).view(np.uint32)
+
+
+@dataclass(frozen=True)
+class Number:
+    """A column of decimal numbers; nothing in the rows where ``present`` is false."""
+
+    values: U64
+    present: Bools | None = None
+
+
+@dataclass(frozen=True)
+class Text:
+    """A column of texts: row ``index`` of ``texts``; one text for all where ``index`` is None."""
+
+    texts: Sequence[bytes]
+    index: I64 | None = None
+
+
+def digits(values: U64) -> U8:
+    """(n, width) ASCII digits, leading zeros as zero bytes; ``width`` is that of the largest value."""
+    width = len(str(int(values.max(initial=0))))
+    groups = -(-width // 4)
+    table = np.empty((len(values), groups), np.uint32)
+    rest = values
+    for group in range(groups - 1, 0, -1):
+        quotient = rest // np.uint64(10000)
+        table[:, group] = _DIGITS4[(rest - quotient * np.uint64(10000)).astype(np.int64)]
+        rest = quotient
+    table[:, 0] = _DIGITS4[rest.astype(np.int64)]
+    out = table.view(np.uint8).reshape(len(values), -1)[:, 4 * groups - width :]
+    for place in range(width - 1):
+        out[values < np.uint64(10 ** (width - 1 - place)), place] = 0
+    return out
+
+
+def render(count: int, fields: Sequence[Number | Text]) -> bytes:
+    """``count`` rows of concatenated fields."""
+    parts = {id(field): _matrix(field) for field in fields}
+    width = sum(parts[id(field)].shape[1] for field in fields)
+    out = np.empty((count, width), np.uint8)
+    at = 0
+    for field in fields:
+        part = parts[id(field)]
+        out[:, at : at + part.shape[1]] = part
+        at += part.shape[1]
+    flat = out.reshape(-1)
+    present = flat != 0
+    return flat.tobytes() if present.all() else flat[present].tobytes()
+
+
+def _matrix(field: Number | Text) -> U8:
+    if isinstance(field, Number):
+        out = digits(field.values)
+        if field.present is not None:
+            out[~field.present] = 0
+        return out
+    width = max(map(len, field.texts))
+    table = np.frombuffer(b"".join(text.ljust(width, b"\0") for text in field.texts), np.uint8).reshape(-1, width)
+    return table if field.index is None else table[field.index]
+
+
+# ------------------------------------------------------------------------------------------------------- writer
+class _Writer:
+    def __init__(
+        self, trace: Trace, bounds: RowBounds, file: BinaryIO, gzip: bool, progress: Progress | None
+    ) -> None:
+        self.trace = trace
+        self.bounds = bounds
+        self.file = file
+        self.gzip = gzip
+        self.progress = progress
+        self.total = len(trace.warps) + len(trace.ranges) + len(trace.markers)
+        self.done = 0
+        names, self.string_of = first_appearance(trace.ranges.name, trace.markers.name, size=len(trace.strings))
+        self.strings = [trace.strings[name] for name in names]
+        self.location_rows, self.location_of = locations(trace)
+        self.launch_bounds = np.searchsorted(trace.warps.launch, np.arange(len(trace.launches) + 1))
+
+    def write(self) -> None:
+        """The whole document, in the key order that run-iket uses (alphabetical)."""
+        graphs: dict[str, list[Launch]] = {}
+        plain = []
+        for launch in self.trace.launches:
+            if launch.graph is None:
+                plain.append(launch)
+            else:
+                graphs.setdefault(f"{launch.graph[0]}:{launch.graph[1]}", []).append(launch)
+        with OrderedPool(self.file, WORKERS) as self.pool:
+            self._text('{"graphLaunches":{')
+            for i, (key, launches) in enumerate(graphs.items()):
+                self._text(f"{',' if i else ''}{_dumps(key)}:")
+                self._launches(launches)
+            self._text('},"launches":')
+            self._launches(plain)
+            self._text(',"locationTable":[')
+            self._locations()
+            self._text(f'],"meta":{{"version":1}},"stringTable":{_dumps(self.strings)},"warptrace":{self._extension()}}}')
+
+    # ------------------------------------------------------------------------------------------- plumbing
+    def _text(self, text: str) -> None:
+        self.pool.submit(self._packed, lambda: text.encode())
+
+    def _rows(self, function: Callable[..., bytes], *arguments: object, first: bool) -> None:
+        """Rows begin with a comma each; the first of a list has none."""
+        self.pool.submit(self._packed, lambda: function(*arguments)[1 if first else 0 :])
+
+    def _packed(self, make: Callable[[], bytes]) -> bytes:
+        data = make()
+        return gzip_module.compress(data, 1, mtime=0) if self.gzip and data else data
+
+    def _advance(self, rows: int) -> None:
+        self.done += rows
+        if self.progress is not None and rows:
+            self.progress(self.done, self.total)
+
+    # ------------------------------------------------------------------------------------------- launches
+    def _launches(self, launches: Sequence[Launch]) -> None:
+        self._text("[")
+        for i, launch in enumerate(launches):
+            self._launch(launch, "," if i else "")
+        self._text("]")
+
+    def _launch(self, launch: Launch, separator: str) -> None:
+        head = {
+            **{f"blockDim{axis}": size for axis, size in zip("XYZ", launch.block, strict=True)},
+            "contextId": launch.context_id,
+            **{f"gridDim{axis}": size for axis, size in zip("XYZ", launch.grid, strict=True)},
+            "gridId": launch.grid_id,
+            "kernelName": launch.symbol,
+        }
+        first, last = (int(self.launch_bounds[launch.index + i]) for i in (0, 1))
+        parts = list(chunks(self.bounds, first, last, CHUNK_ROWS))
+        whole = self.bounds.chunk(first, last)
+        used = np.unique(self.trace.ranges.name[whole.ranges]).tolist()
+        ids = event_ids(self.trace, launch.kernel_id, used)
+        self._text(f'{separator}{_dumps(head)[:-1]},"markers":[')
+        self._section(self._markers, [part for part in parts if part.markers.stop > part.markers.start])
+        self._text('],"ranges":[')
+        self._section(self._ranges, [part for part in parts if part.ranges.stop > part.ranges.start], ids)
+        self._text('],"singleClusterActive":0,"warpLifetimes":[')
+        self._section(self._lifetimes, parts)
+        self._text(f'],"warptrace":{self._launch_extension(launch, first, last)}}}')
+        self._advance(rows_of(whole))
+
+    def _section(self, function: Callable[..., bytes], parts: Sequence[Chunk], *extra: object) -> None:
+        for i, part in enumerate(parts):
+            self._rows(function, part, *extra, first=i == 0)
+
+    def _time(self, ns: I64) -> Number:
+        absolute = ns + self.trace.epoch_ns
+        if (absolute < 0).any():
+            raise WarptraceError("inconsistent trace: a time lies before 1970; decode the capture again")
+        return Number(absolute.view(np.uint64))
+
+    def _location(self, warp: np.ndarray) -> Number:
+        return Number(self.location_of[warp].view(np.uint64))
+
+    def _markers(self, part: Chunk) -> bytes:
+        markers, rows = self.trace.markers, part.markers
+        payload = _Payloads(markers.type[rows], markers.bits[rows])
+        fields = [
+            Text([f',{{"color":{COLOR},"locIdx":'.encode()]),
+            self._location(markers.warp[rows]),
+            Text([b',"markerNameIdx":']),
+            self._string(markers.name[rows]),
+            *payload.fields(),
+            Text([b',"timestamp":']),
+            self._time(markers.ns[rows]),
+            Text([b"}"]),
+        ]
+        return render(rows.stop - rows.start, fields)
+
+    def _ranges(self, part: Chunk, ids: dict[int, int]) -> bytes:
+        ranges, rows = self.trace.ranges, part.ranges
+        start, end = self._time(ranges.start_ns[rows]), self._time(ranges.end_ns[rows])
+        location = self._location(ranges.warp[rows])
+        at_start = _Payloads(ranges.start_type[rows], ranges.start_bits[rows])
+        at_end = _Payloads(ranges.end_type[rows], ranges.end_bits[rows])
+        shapes, index = np.unique(ranges.name[rows].astype(np.int64) << 8 | ranges.kind[rows], return_inverse=True)
+        shape = index.reshape(-1)
+        pairs = [(int(code) >> 8, int(code) & 0xFF) for code in shapes]
+        opened = [f',"internalEvents":[{{"eventId":{ids[name]}'.encode() for name, _ in pairs]
+        last = [POP_EVENT_ID if kind == RANGE_STACK else ids[name] for name, kind in pairs]
+        closed = [f'}},{{"eventId":{number}'.encode() for number in last]
+        facts = [self._range_facts(name, kind) for name, kind in pairs]
+        fields = [
+            Text([b',{"endTs":']),
+            end,
+            Text(opened, shape),
+            *at_start.fields(),
+            Text([b',"timestamp":']),
+            start,
+            Text(closed, shape),
+            *at_end.fields(),
+            Text([b',"timestamp":']),
+            end,
+            Text(facts, shape),
+            start,
+            Text([b',"warpLocIdxs":[']),
+            location,
+            Text([b","]),
+            location,
+            Text([b"]}"]),
+        ]
+        return render(rows.stop - rows.start, fields)
+
+    def _range_facts(self, name: int, kind: int) -> bytes:
+        return (
+            f'}}],"rangeColor":{COLOR},"rangeId":{range_id(self.trace.strings[name])},'
+            f'"rangeNameIdx":{self.string_of[name]},"rangeScope":0,"rangeType":{kind},"startTs":'
+        ).encode()
+
+    def _lifetimes(self, part: Chunk) -> bytes:
+        warps, rows = self.trace.warps, part.warps
+        fields: list[Number | Text] = [
+            Text([b',{"endTs":']),
+            self._time(warps.end_ns[rows]),
+            Text([b',"locIdx":']),
+            Number(self.location_of[rows].view(np.uint64)),
+            Text([b',"startTs":']),
+            self._time(warps.start_ns[rows]),
+            Text([b"}"]),
+        ]
+        return render(rows.stop - rows.start, fields)
+
+    def _string(self, name: np.ndarray) -> Number:
+        return Number(self.string_of[name].view(np.uint64))
+
+    # ---------------------------------------------------------------------------------------------- tables
+    def _locations(self) -> None:
+        for first in range(0, len(self.location_rows), CHUNK_ROWS):
+            self._rows(self._location_rows, self.location_rows[first : first + CHUNK_ROWS], first=first == 0)
+
+    def _location_rows(self, rows: I64) -> bytes:
+        warps = self.trace.warps
+        columns = np.stack([*warps.cta[rows].T, warps.gpc[rows], warps.sm[rows], warps.tpc[rows], warps.warp[rows]], 1)
+        return "".join(
+            f',{{"ctaId":[{x},{y},{z}],"gpcId":{gpc},"smId":{sm},"tpcId":{tpc},"warpId":{warp}}}'
+            for x, y, z, gpc, sm, tpc, warp in columns.tolist()
+        ).encode()
+
+    # ------------------------------------------------------------------------------------------ extensions
+    def _launch_extension(self, launch: Launch, first: int, last: int) -> str:
+        warps, rows = self.trace.warps, slice(first, last)
+        place = self.location_of[rows]
+        losing = warps.lost[rows] > 0
+        facts = {
+            "index": launch.index,
+            "kernel": launch.kernel,
+            "kernelId": f"{launch.kernel_id:016x}",
+            "cluster": list(launch.cluster),
+            "device": launch.device,
+            "pid": self.trace.processes[launch.process].pid,
+            "startTs": launch.start_ns + self.trace.epoch_ns,
+            "endTs": launch.end_ns + self.trace.epoch_ns,
+            "warpsRecorded": launch.warps_recorded,
+            "warpsExpected": launch.warps_expected,
+            "events": launch.events,
+            "lostEvents": launch.lost_events,
+            "lostWarps": launch.lost_warps,
+            "clockUncertaintyNs": launch.clock_uncertainty_ns,
+            "lostPerWarp": np.stack([place[losing], warps.lost[rows][losing]], axis=1).tolist(),
+            "unfinishedWarps": place[warps.closed[rows] == 0].tolist(),
+        }
+        return _dumps(facts)
+
+    def _extension(self) -> str:
+        trace = self.trace
+        problems = [{"kind": p.kind, "count": p.count, "text": p.text, "launch": p.launch} for p in trace.problems]
+        sites = [
+            {
+                "kernelId": f"{site.kernel_id:016x}",
+                "id": site.id,
+                "kind": EventKind(site.kind).name.lower(),
+                "name": site.name,
+                "payloadType": int(PAYLOAD_NUMBERS[site.payload]),
+                "file": site.file,
+                "line": site.line,
+            }
+            for site in trace.sites
+        ]
+        facts = {
+            "version": EXTENSION_VERSION,
+            "tool": f"warptrace {__version__}",
+            "emulated": trace.emulated,
+            "epochNs": trace.epoch_ns,
+            "problems": problems,
+            "clocks": trace.meta.get("clocks", {}),
+            "processes": [{"pid": process.pid, "manifest": process.manifest} for process in trace.processes],
+            "sites": sites,
+        }
+        return _dumps(facts)
+
+
+class _Payloads:
+    """The two payload fields of an event, which are left out where there is no payload."""
+
+    def __init__(self, types: U8, bits: U64) -> None:
+        self.types = types
+        self.bits = bits
+
+    def fields(self) -> list[Number | Text]:
+        """``payloadType`` and ``payloadVal``: nothing at all where no row has a payload."""
+        kinds, index = np.unique(self.types, return_inverse=True)
+        if not kinds.any():
+            return []
+        texts = [f',"payloadType":{PAYLOAD_NUMBERS[kind]},"payloadVal":'.encode() if kind else b"" for kind in kinds]
+        return [Text(texts, index.reshape(-1)), Number(self.bits, self.types != PayloadType.NONE)]
+
+
+def _dumps(value: object) -> str:
+    return json.dumps(_plain(value), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
+
+def _plain(value: object) -> Any:
+    """``value`` as JSON can say it: numpy numbers and arrays plain, a number that is none as null."""
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, (np.generic, np.ndarray)):
+        return _plain(value.tolist())
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    return str(value)

@@ -1,0 +1,508 @@
+"""``.pftrace``: the timeline that Perfetto opens.
+
+Track tree: Grid (a launch, with its kernel slice) > GPC > TPC|SM > CTA > warp (with its life time) > one track per
+token-range name, ``StackedRanges``, ``Marker``. ``docs/outputs.md`` tells what every track and argument means.
+
+Perfetto draws slices of one track as a stack, so slices of one track must nest: token ranges of one name that overlap,
+and stacks of different leader lanes that cross, go to further tracks ("lanes"). It orders events by time and keeps the
+file's order where times are equal, so the events of a warp are written in program order.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from heapq import heappop, heappush
+
+import numpy as np
+
+from .. import __version__
+from ..errors import WarptraceError
+from ..trace import I32, I64, RANGE_STACK, U8, U64, Launch, Trace
+from . import trackevent as te
+from ._common import Chunk, Progress, chunks, replacing, row_bounds, rows_of
+from .payload import ValueKind, text, widen
+
+CHUNK_ROWS = 1 << 14
+TRACK_ROWS = 1 << 14
+ROOT = 1
+LANES_PER_NAME = 1024
+STACKED_RANK = 1 << 28
+MARKER_RANK = 1 << 29
+LIFE_TIME = "Warp Life Time"
+MAX_SIGNED = np.uint64((1 << 63) - 1)
+
+# iids of argument names
+ARGUMENTS = ("payload", "payload_end", "cycles", "site", "end_site", "lane", "events", "lost_events", "ended")
+PAYLOAD, PAYLOAD_END, CYCLES, SITE, END_SITE, LANE, EVENTS, LOST, ENDED = range(1, len(ARGUMENTS) + 1)
+
+
+def write_perfetto(
+    trace: Trace,
+    path: str | os.PathLike[str],
+    *,
+    payload_in_name: bool = False,
+    compress: bool = True,
+    progress: Progress | None = None,
+) -> None:
+    """Writes ``trace`` to ``path`` as a Perfetto trace.
+
+    ``payload_in_name`` names slices ``name(payload=N)``, as run-iket does; they stay the bare range name otherwise,
+    so that Perfetto can aggregate them. ``compress`` makes the packets about a sixth of the size. Raises
+    :class:`~warptrace.errors.WarptraceError` where the file cannot be written, or where the events of a warp run
+    backwards in time.
+    """
+    bounds = row_bounds(trace)
+    _check(trace)
+    total = len(trace.warps) + len(trace.ranges) + len(trace.markers)
+    done = 0
+    with replacing(path) as file, te.PacketFile(file, compress) as out:
+        writer = _Writer(trace, out, payload_in_name)
+        for chunk in chunks(bounds, 0, len(trace.warps), CHUNK_ROWS):
+            writer.chunk(chunk)
+            done += rows_of(chunk)
+            if progress is not None:
+                progress(done, total)
+
+
+def _check(trace: Trace) -> None:
+    """Refuses what would silently become a wrong picture."""
+    ranges, warps = trace.ranges, trace.warps
+    faults = {
+        "ranges end before they start": (ranges.end_ns < ranges.start_ns) | (ranges.end_seq <= ranges.start_seq),
+        "warps end before they start": warps.end_ns < warps.start_ns,
+        "launches end before they start": np.array([one.end_ns < one.start_ns for one in trace.launches], bool),
+    }
+    for what, wrong in faults.items():
+        if wrong.any():
+            raise WarptraceError(f"inconsistent trace: {int(wrong.sum())} {what}; decode the capture again")
+
+
+def _first_ns(trace: Trace) -> int:
+    """Earliest time if it is before the trace's zero, else 0: packets cannot hold negative times."""
+    columns = (trace.warps.start_ns, trace.ranges.start_ns, trace.markers.ns)
+    return min(0, *(int(column.min(initial=0)) for column in columns), *(one.start_ns for one in trace.launches))
+
+
+class _Writer:
+    def __init__(self, trace: Trace, out: te.PacketFile, payload_in_name: bool) -> None:
+        self.trace = trace
+        self.out = out
+        self.payload_in_name = payload_in_name
+        self.first_ns = _first_ns(trace)
+        self.names = len(trace.strings)
+        self.next_name = self.names + 2
+        self.nan = len(trace.sites) + 1
+        self.next_string = self.nan + 1
+        self._preamble()
+        tree = _Tree(trace)
+        for block in tree.blocks():
+            out.write(block)
+        for launch, track in zip(trace.launches, tree.grids, strict=True):
+            self._kernel_slice(launch, int(track))
+        self.warp_track = tree.warps
+        self.next_track = tree.next_track
+
+    # ---------------------------------------------------------------------------------------- once a trace
+    def _preamble(self) -> None:
+        trace, names = self.trace, [*self.trace.strings, LIFE_TIME]
+        sites = [f"{site.file}:{site.line}" for site in trace.sites]
+        self.out.write(
+            te.interned(
+                list(enumerate(names, 1)),
+                list(enumerate(ARGUMENTS, 1)),
+                list(enumerate([*sites, "NaN"], 1)),
+                flags=te.STATE_CLEARED | te.NEEDS_STATE,
+            )
+        )
+        epoch = trace.epoch_ns + self.first_ns
+        self.out.write(te.clock_snapshot(epoch))
+        facts = [
+            te.annotation("warptrace_version", __version__),
+            te.annotation("epoch_ns", epoch),
+            te.annotation("emulated", trace.emulated),
+            te.annotation("launches", len(trace.launches)),
+            te.annotation("problems", len(trace.problems)),
+        ]
+        facts += [te.annotation(f"problem_{i}", f"{p.kind}: {p.text}") for i, p in enumerate(trace.problems, 1)]
+        self.out.write(te.event(0, te.INSTANT, ROOT, "trace info", *facts))
+
+    def _kernel_slice(self, launch: Launch, track: int) -> None:
+        emulated = " [emulated]" if self.trace.emulated else ""
+        name = f"kernel:{launch.kernel}{emulated}, gridId: {launch.grid_id}"
+        facts = [te.annotation(key, value) for key, value in self._launch_facts(launch).items()]
+        self.out.write(te.event(launch.start_ns - self.first_ns, te.BEGIN, track, name, *facts))
+        self.out.write(te.event(launch.end_ns - self.first_ns, te.END, track))
+
+    def _launch_facts(self, launch: Launch) -> dict[str, int | float | bool | str]:
+        facts: dict[str, int | float | bool | str] = {
+            "symbol": launch.symbol,
+            "grid": _dim(launch.grid),
+            "block": _dim(launch.block),
+            "cluster": _dim(launch.cluster),
+            "device": launch.device,
+            "process_id": self.trace.processes[launch.process].pid,
+            "context_id": launch.context_id,
+            "grid_id": launch.grid_id,
+            "warps_recorded": launch.warps_recorded,
+            "warps_expected": launch.warps_expected,
+            "events": launch.events,
+            "lost_events": launch.lost_events,
+            "lost_warps": launch.lost_warps,
+            "clock_uncertainty_ns": float(launch.clock_uncertainty_ns),
+            "epoch_ns": self.trace.epoch_ns + self.first_ns,
+        }
+        if launch.graph is not None:
+            facts["graph"] = f"{launch.graph[0]}:{launch.graph[1]}"
+        if self.trace.emulated:
+            facts["emulated"] = True
+        return facts
+
+    # ---------------------------------------------------------------------------------------- once a chunk
+    def chunk(self, chunk: Chunk) -> None:
+        self._life_times(chunk.warps)
+        self._events(chunk)
+
+    def _life_times(self, rows: slice) -> None:
+        warps = self.trace.warps
+        count = rows.stop - rows.start
+        begin = np.tile(np.array([True, False]), count)
+
+        def on_begin(name: int, kind: te.Kind, values: I64 | U8, when: np.ndarray | bool = True) -> te.Argument:
+            kinds = np.where(begin & np.repeat(np.broadcast_to(when, count), 2), kind, te.Kind.NONE).astype(np.uint8)
+            return te.Argument(name, kinds, np.repeat(values, 2).astype(np.uint64))
+
+        ns = np.stack([warps.start_ns[rows], warps.end_ns[rows]], axis=1).reshape(-1)
+        arguments = [
+            on_begin(EVENTS, te.Kind.UINT, warps.events[rows]),
+            on_begin(CYCLES, te.Kind.UINT, warps.cycles[rows], warps.cycles[rows] >= 0),
+            on_begin(LOST, te.Kind.UINT, warps.lost[rows], warps.lost[rows] > 0),
+            on_begin(ENDED, te.Kind.BOOL, warps.closed[rows], warps.closed[rows] == 0),
+        ]
+        self.out.write(
+            te.events(
+                (ns - self.first_ns).astype(np.uint64),
+                np.where(begin, te.BEGIN, te.END).astype(np.uint8),
+                np.repeat(self.warp_track[rows], 2),
+                np.full(2 * count, self.names + 1, np.uint64),
+                arguments,
+            )
+        )
+
+    def _events(self, chunk: Chunk) -> None:
+        trace, r, m = self.trace, chunk.ranges, chunk.markers
+        ranges, markers = trace.ranges, trace.markers
+        rows, marks = r.stop - r.start, m.stop - m.start
+        if rows + marks == 0:
+            return
+        # Program order as one number: the end of one range comes before a start that shares its stamp (switch).
+        keys = _Keys(ranges.start_seq[r] * 2 + 1, ranges.end_seq[r] * 2, markers.seq[m] * 2 + 1)
+        range_track, marker_track = self._leaf_tracks(chunk, keys)
+        warp = np.concatenate([ranges.warp[r], ranges.warp[r], markers.warp[m]])
+        key = np.concatenate([keys.start, keys.end, keys.marker])
+        order = np.argsort((warp.astype(np.int64) - chunk.warps.start << 44) | key, kind="stable")
+        ns = np.concatenate([ranges.start_ns[r], ranges.end_ns[r], markers.ns[m]])[order]
+        self._check_time(ns, warp[order])
+        kind = np.repeat(np.array([te.BEGIN, te.END, te.INSTANT], np.uint8), [rows, rows, marks])[order]
+        track = np.concatenate([range_track, range_track, marker_track])[order]
+        types = np.concatenate([ranges.start_type[r], ranges.end_type[r], markers.type[m]])[order]
+        bits = np.concatenate([ranges.start_bits[r], ranges.end_bits[r], markers.bits[m]])[order]
+        name = np.concatenate([ranges.name[r], ranges.name[r], markers.name[m]])[order]
+        iids = name.astype(np.uint64) + np.uint64(1)
+        if self.payload_in_name:
+            iids = self._payload_names(iids, name, types, bits, kind != te.END)
+        arguments = [self._payloads(types, bits, kind == te.END), *self._facts(chunk, order)]
+        self.out.write(te.events((ns - self.first_ns).astype(np.uint64), kind, track, iids, arguments))
+
+    @staticmethod
+    def _check_time(ns: I64, warp: I32) -> None:
+        back = (ns[1:] < ns[:-1]) & (warp[1:] == warp[:-1])
+        if back.any():
+            raise WarptraceError(
+                f"inconsistent trace: events of warp row {int(warp[1:][back][0])} run backwards in time; "
+                "decode the capture again"
+            )
+
+    def _facts(self, chunk: Chunk, order: I64) -> list[te.Argument]:
+        """The arguments besides payloads: cycles, site, lane."""
+        ranges, markers, r, m = self.trace.ranges, self.trace.markers, chunk.ranges, chunk.markers
+        rows, marks = r.stop - r.start, m.stop - m.start
+        is_begin, is_end = (np.repeat(np.array(flags), [rows, rows, marks]) for flags in ([1, 0, 0], [0, 1, 0]))
+        none = np.full(rows, -1, np.int64)
+        cycles = np.concatenate([ranges.end_cycle[r] - ranges.start_cycle[r], none, np.full(marks, -1, np.int64)])
+        # A token can be ended at one of several places; a pop says nothing that the push does not.
+        end_site = np.where(ranges.kind[r] == RANGE_STACK, -1, ranges.end_site[r])
+        site = np.concatenate([ranges.start_site[r], end_site, markers.site[m]])
+        lane = np.concatenate([ranges.lane[r], np.zeros(rows, np.uint8), markers.lane[m]])
+        cycle_kind = np.where((is_begin == 1) & (cycles >= 0), te.Kind.UINT, te.Kind.NONE)
+        site_kind = np.where(site >= 0, te.Kind.STRING, te.Kind.NONE)
+        lane_kind = np.where(lane > 0, te.Kind.UINT, te.Kind.NONE)
+        site_name = np.where(is_end == 1, END_SITE, SITE).astype(np.uint64)
+        return [
+            _argument(CYCLES, cycle_kind, cycles, order),
+            _argument(site_name, site_kind, site + 1, order),
+            _argument(LANE, lane_kind, lane, order),
+        ]
+
+    # ----------------------------------------------------------------------------------------- payloads
+    def _payloads(self, types: U8, bits: U64, end: np.ndarray) -> te.Argument:
+        kinds, values = widen(types, bits)
+        # Viewers show an unsigned value of 2^63 and more as a negative number and a NaN as nothing: give the text.
+        nan = (kinds == ValueKind.FLOAT) & np.isnan(values.view(np.float64))
+        large = (kinds == ValueKind.UINT) & (values > MAX_SIGNED)
+        values[nan] = self.nan
+        if large.any():
+            distinct, index = np.unique(values[large], return_inverse=True)
+            values[large] = np.uint64(self.next_string) + index.reshape(-1).astype(np.uint64)
+            texts = [str(value) for value in distinct.tolist()]
+            self.out.write(te.interned(strings=list(enumerate(texts, self.next_string))))
+            self.next_string += len(texts)
+        kinds = np.where(nan | large, np.uint8(te.Kind.STRING), kinds)
+        name = np.where(end, np.uint64(PAYLOAD_END), np.uint64(PAYLOAD))
+        return te.Argument(name, kinds, values)
+
+    def _payload_names(self, iids: U64, name: I32, types: U8, bits: U64, named: np.ndarray) -> U64:
+        rows = np.flatnonzero(named & (types != 0))
+        table = np.empty(len(rows), [("name", np.int32), ("type", np.uint8), ("bits", np.uint64)])
+        table["name"], table["type"], table["bits"] = name[rows], types[rows], bits[rows]
+        distinct, index = np.unique(table, return_inverse=True)
+        strings = self.trace.strings
+        texts = [f"{strings[n]}(payload={text(t, b)})" for n, t, b in distinct.tolist()]
+        if texts:
+            self.out.write(te.interned(list(enumerate(texts, self.next_name))))
+        iids[rows] = np.uint64(self.next_name) + index.reshape(-1).astype(np.uint64)
+        self.next_name += len(texts)
+        return iids
+
+    # ------------------------------------------------------------------------------------------- leaves
+    def _leaf_tracks(self, chunk: Chunk, keys: _Keys) -> tuple[U64, U64]:
+        """The track of every range and marker of a chunk; writes the tracks' descriptors."""
+        ranges, r, markers, m = self.trace.ranges, chunk.ranges, self.trace.markers, chunk.markers
+        stacked = ranges.kind[r] == RANGE_STACK
+        warp = ranges.warp[r].astype(np.int64)
+        lane = np.zeros(len(warp), np.int64)
+        lane[~stacked] = token_lanes(warp[~stacked], ranges.name[r][~stacked], keys.start[~stacked], keys.end[~stacked])
+        lane[stacked] = stack_lanes(warp[stacked], ranges.lane[r][stacked], keys.start[stacked], keys.end[stacked])
+        lanes = int(lane.max(initial=0)) + 1
+        slots = self.names + 2
+        slot = np.where(stacked, self.names, ranges.name[r])
+        first = chunk.warps.start
+        code = np.concatenate(
+            [
+                ((warp - first) * slots + slot) * lanes + lane,
+                ((markers.warp[m].astype(np.int64) - first) * slots + self.names + 1) * lanes,
+            ]
+        )
+        distinct, index = np.unique(code, return_inverse=True)
+        uuid = np.arange(self.next_track, self.next_track + len(distinct), dtype=np.uint64)
+        self.next_track += len(distinct)
+        self._leaf_descriptors(uuid, self.warp_track[first + distinct // (slots * lanes)], distinct, lanes)
+        track = uuid[index.reshape(-1)]
+        return track[: len(warp)], track[len(warp) :]
+
+    def _leaf_descriptors(self, uuid: U64, parent: U64, code: I64, lanes: int) -> None:
+        shapes, shape = np.unique(code % ((self.names + 2) * lanes), return_inverse=True)
+        names, ranks = [], []
+        for slot, lane in ((int(s) // lanes, int(s) % lanes) for s in shapes):
+            base, rank = self._leaf(slot)
+            names.append(base if lane == 0 else f"{base} #{lane + 1}")
+            ranks.append(rank + min(lane, LANES_PER_NAME - 1))
+        table = te.text_table(names)
+        rank_column = np.array(ranks, np.uint64)[shape.reshape(-1)]
+        for block in _blocks(uuid, parent, table, shape.reshape(-1), rank_column):
+            self.out.write(block)
+
+    def _leaf(self, slot: int) -> tuple[str, int]:
+        if slot == self.names:
+            return "StackedRanges", STACKED_RANK
+        if slot == self.names + 1:
+            return "Marker", MARKER_RANK
+        return self.trace.strings[slot], min(slot * LANES_PER_NAME, STACKED_RANK - LANES_PER_NAME)
+
+
+@dataclass(frozen=True)
+class _Keys:
+    """Program order within a warp of range starts, range ends and markers."""
+
+    start: I64
+    end: I64
+    marker: I64
+
+
+def _argument(name: U64 | int, kind: np.ndarray, value: np.ndarray, order: I64) -> te.Argument:
+    names = name if isinstance(name, int) else name[order]
+    return te.Argument(names, kind.astype(np.uint8)[order], value.astype(np.uint64)[order])
+
+
+def _dim(dim: Sequence[int]) -> str:
+    return "(" + ", ".join(map(str, dim)) + ")"
+
+
+# -------------------------------------------------------------------------------------------------------- lanes
+def token_lanes(warp: I64, name: I32, start: I64, end: I64) -> I64:
+    """Lane of every token range so that ranges of one (warp, name) on one lane do not overlap: lowest free lane.
+
+    ``start`` and ``end`` are program order within the warp; rows are ordered by (warp, start).
+    """
+    lane = np.zeros(len(warp), np.int64)
+    order = np.lexsort((name, warp))
+    w, n, s, e = warp[order], name[order], start[order], end[order]
+    same = (w[1:] == w[:-1]) & (n[1:] == n[:-1])
+    crossing = same & (s[1:] < e[:-1])
+    if not crossing.any():
+        return lane
+    group = np.concatenate([[0], np.cumsum(~same)])
+    crowded = np.flatnonzero(np.isin(group, group[1:][crossing]))
+    lane[order[crowded]] = _colour(group[crowded].tolist(), s[crowded].tolist(), e[crowded].tolist())
+    return lane
+
+
+def _colour(groups: list[int], starts: list[int], ends: list[int]) -> list[int]:
+    out = []
+    current, lanes = -1, 0
+    free: list[int] = []
+    busy: list[tuple[int, int]] = []
+    for group, start, end in zip(groups, starts, ends, strict=True):
+        if group != current:
+            current, lanes = group, 0
+            free.clear()
+            busy.clear()
+        while busy and busy[0][0] <= start:
+            heappush(free, heappop(busy)[1])
+        if free:
+            lane = heappop(free)
+        else:
+            lane, lanes = lanes, lanes + 1
+        heappush(busy, (end, lane))
+        out.append(lane)
+    return out
+
+
+def stack_lanes(warp: I64, leader: U8, start: I64, end: I64) -> I64:
+    """Lane of every stack range so that ranges of one warp on one lane nest.
+
+    Each leader lane of a warp has its own stack. An outermost range and all within it stay together, on the first
+    lane where no other stack has an event meanwhile: a stack that runs within another's pause nests in it.
+    """
+    lane = np.zeros(len(warp), np.int64)
+    mixed = (warp[1:] == warp[:-1]) & (leader[1:] != leader[:-1])
+    if not mixed.any():
+        return lane
+    rows = np.flatnonzero(np.isin(warp, warp[1:][mixed]))
+    for unit in _by_warp(warp[rows]):
+        part = rows[unit]
+        lane[part] = _place_stacks(leader[part].tolist(), start[part].tolist(), end[part].tolist())
+    return lane
+
+
+def _by_warp(warp: I64) -> Iterator[slice]:
+    edges = [0, *(np.flatnonzero(warp[1:] != warp[:-1]) + 1).tolist(), len(warp)]
+    for first, last in zip(edges, edges[1:], strict=False):
+        yield slice(first, last)
+
+
+def _place_stacks(leaders: list[int], starts: list[int], ends: list[int]) -> list[int]:
+    unit_of: list[int] = []
+    units: list[tuple[int, int, list[int]]] = []  # start, end, events
+    open_unit: dict[int, int] = {}
+    for leader, start, end in zip(leaders, starts, ends, strict=True):
+        unit = open_unit.get(leader, -1)
+        if unit < 0 or units[unit][1] <= start:
+            unit = open_unit[leader] = len(units)
+            units.append((start, end, []))
+        units[unit][2].extend((start, end))
+        unit_of.append(unit)
+    lanes: list[I64] = []
+    lane_of_unit = []
+    for start, end, events in units:
+        lane = next((i for i, used in enumerate(lanes) if _quiet(used, start, end)), len(lanes))
+        used = lanes[lane] if lane < len(lanes) else np.empty(0, np.int64)
+        lanes[lane : lane + 1] = [np.sort(np.concatenate([used, np.array(events, np.int64)]))]
+        lane_of_unit.append(lane)
+    return [lane_of_unit[unit] for unit in unit_of]
+
+
+def _quiet(used: I64, start: int, end: int) -> bool:
+    return bool(np.searchsorted(used, start) == np.searchsorted(used, end))
+
+
+# ---------------------------------------------------------------------------------------------------- the tree
+class _Tree:
+    """The tracks from the root down to the warps, numbered from ROOT on."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.trace = trace
+        self.next_track = ROOT + 1
+        self._levels: list[tuple[U64, U64, list[str], I64, U64]] = []
+        root = "warptrace (emulated)" if trace.emulated else "warptrace"
+        self._add_fixed([ROOT], [0], [root], [0])
+        self.grids = self._grids()
+        self.warps = self._warps()
+
+    def blocks(self) -> Iterator[U8]:
+        """Descriptor packets, parents first."""
+        for uuid, parent, names, name, rank in self._levels:
+            if len(uuid):
+                yield from _blocks(uuid, parent, te.text_table(names), name, rank)
+
+    def _add_fixed(self, uuid: Sequence[int], parent: Sequence[int], names: list[str], rank: Sequence[int]) -> U64:
+        uuids = np.array(uuid, np.uint64)
+        index = np.arange(len(names))
+        self._levels.append((uuids, np.array(parent, np.uint64), names, index, np.array(rank, np.uint64)))
+        return uuids
+
+    def _add(self, parent: U64, names: list[str], rank: I64, name: I64 | None = None) -> U64:
+        uuid = np.arange(self.next_track, self.next_track + len(parent), dtype=np.uint64)
+        self.next_track += len(parent)
+        index = np.arange(len(names)) if name is None else name
+        self._levels.append((uuid, parent, names, index, rank.astype(np.uint64)))
+        return uuid
+
+    def _grids(self) -> U64:
+        launches, processes = self.trace.launches, self.trace.processes
+        places = sorted({(one.process, one.device) for one in launches})
+        parent = np.full(len(launches), ROOT, np.uint64)
+        if len(places) > 1:
+            names = [f"Process {processes[p].pid}, GPU {device}" for p, device in places]
+            groups = self._add(np.full(len(places), ROOT, np.uint64), names, np.arange(len(places)))
+            parent = groups[[places.index((one.process, one.device)) for one in launches]]
+        names = [f"Grid{i}" for i in range(1, len(launches) + 1)]
+        return self._add(parent, names, np.arange(len(launches)))
+
+    def _warps(self) -> U64:
+        warps = self.trace.warps
+        if not len(warps):
+            return np.empty(0, np.uint64)
+        sm_track = self._sms()
+        new = np.ones(len(warps), np.bool_)
+        new[1:] = (sm_track[1:] != sm_track[:-1]) | np.any(warps.cta[1:] != warps.cta[:-1], axis=1)
+        names = [f"CTA({x}, {y}, {z})" for x, y, z in warps.cta[new].tolist()]
+        ctas = self._add(sm_track[new], names, np.arange(len(names)) & 0x7FFFFFFF)
+        numbers = [f"Warp{w:02d}" for w in range(int(warps.warp.max()) + 1)]
+        return self._add(ctas[np.cumsum(new) - 1], numbers, warps.warp.astype(np.int64), warps.warp.astype(np.int64))
+
+    def _sms(self) -> U64:
+        """The SM track of every warp; GPC tracks above them where the GPC is known."""
+        warps = self.trace.warps
+        launch, gpc, tpc, sm = (c.astype(np.int64) for c in (warps.launch, warps.gpc, warps.tpc, warps.sm))
+        gpcs, gpc_index = np.unique((launch << 16) | (gpc + 1), return_inverse=True)
+        known = (gpcs & 0xFFFF) > 0
+        gpc_track = self.grids[gpcs >> 16]
+        numbers = ((gpcs & 0xFFFF) - 1)[known]
+        gpc_track[known] = self._add(gpc_track[known], [f"GPC{g}" for g in numbers.tolist()], numbers)
+        places, first, sm_index = np.unique(
+            (launch << 44) | ((gpc + 1) << 32) | ((tpc + 1) << 16) | sm, return_index=True, return_inverse=True
+        )
+        names = [f"TPC{t}|SM{s:03d}" if t >= 0 else f"SM{s:03d}" for t, s in zip(tpc[first], sm[first], strict=True)]
+        # Below a grid, SMs of unknown GPC stand after the GPCs.
+        rank = sm[first] + np.where(gpc[first] >= 0, 0, 1 << 16)
+        tracks = self._add(gpc_track[gpc_index.reshape(-1)[first]], names, rank)
+        out: U64 = tracks[sm_index.reshape(-1)]
+        return out
+
+
+def _blocks(uuid: U64, parent: U64, names: te.TextTable, name: I64, rank: U64) -> Iterator[U8]:
+    for first in range(0, len(uuid), TRACK_ROWS):
+        rows = slice(first, first + TRACK_ROWS)
+        yield te.tracks(uuid[rows], parent[rows], names, name[rows], rank[rows])

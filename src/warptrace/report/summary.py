@@ -1,0 +1,193 @@
+"""The summary at the end of a run: a row a launch, totals, problems, files.
+
+:func:`summarize` gives plain data; :func:`launch_table` and :func:`print_summary` show it in a terminal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from ..trace import Launch, Trace
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+MAX_ROWS = 20
+MAX_PROBLEMS = 10
+MAX_NAME = 40
+COLUMNS = ("#", "kernel", "grid", "block", "cluster", "warps", "events", "lost", "duration")
+NUMERIC = ("#", "warps", "events", "lost", "duration")
+
+
+@dataclass(frozen=True)
+class LaunchRow:
+    """A launch in numbers. ``lost`` counts events; ``lost_warps`` warps of which nothing was recorded."""
+
+    index: int
+    kernel: str
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    cluster: tuple[int, int, int]
+    warps_recorded: int
+    warps_expected: int
+    events: int
+    lost: int
+    lost_warps: int
+    duration_ns: int
+
+    @property
+    def complete(self) -> bool:
+        """Whether every warp and event of the launch was recorded."""
+        return self.warps_recorded >= self.warps_expected and self.lost == 0 and self.lost_warps == 0
+
+    def cells(self) -> tuple[str, ...]:
+        """The row as text, in the order of :data:`COLUMNS`."""
+        warps = str(self.warps_recorded)
+        if self.warps_recorded != self.warps_expected:
+            warps = f"{self.warps_recorded} of {self.warps_expected}"
+        return (
+            str(self.index + 1),
+            shorten(self.kernel, MAX_NAME),
+            _dim(self.grid),
+            _dim(self.block),
+            "-" if self.cluster == (1, 1, 1) else _dim(self.cluster),
+            warps,
+            str(self.events),
+            str(self.lost),
+            duration(self.duration_ns),
+        )
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a run recorded. ``totals`` sums the rows; its duration is first entry to last exit of all launches."""
+
+    rows: tuple[LaunchRow, ...]
+    totals: LaunchRow
+    problems: tuple[str, ...]
+    outputs: tuple[str, ...]
+    emulated: bool
+
+    @property
+    def heading(self) -> str:
+        """One line: how many launches, and that the trace is emulated if it is."""
+        count = len(self.rows)
+        where = " (emulated: times are not those of a GPU)" if self.emulated else ""
+        return f"{count} launch{'' if count == 1 else 'es'} recorded{where}"
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain data for machines; tuples become lists when dumped."""
+        return asdict(self)
+
+
+def summarize(trace: Trace, outputs: Sequence[str] = ()) -> Summary:
+    """The summary of a trace; ``outputs`` are the files that were written."""
+    rows = tuple(_row(launch) for launch in trace.launches)
+    return Summary(
+        rows=rows,
+        totals=_totals(trace.launches, rows),
+        problems=tuple(f"{problem.kind}: {problem.text}" for problem in trace.problems),
+        outputs=tuple(map(str, outputs)),
+        emulated=trace.emulated,
+    )
+
+
+def _row(launch: Launch) -> LaunchRow:
+    return LaunchRow(
+        index=launch.index,
+        kernel=launch.kernel,
+        grid=launch.grid,
+        block=launch.block,
+        cluster=launch.cluster,
+        warps_recorded=launch.warps_recorded,
+        warps_expected=launch.warps_expected,
+        events=launch.events,
+        lost=launch.lost_events,
+        lost_warps=launch.lost_warps,
+        duration_ns=launch.end_ns - launch.start_ns,
+    )
+
+
+def _totals(launches: Sequence[Launch], rows: Sequence[LaunchRow]) -> LaunchRow:
+    span = max(one.end_ns for one in launches) - min(one.start_ns for one in launches) if launches else 0
+    return LaunchRow(
+        index=-1,
+        kernel="total",
+        grid=(0, 0, 0),
+        block=(0, 0, 0),
+        cluster=(1, 1, 1),
+        warps_recorded=sum(row.warps_recorded for row in rows),
+        warps_expected=sum(row.warps_expected for row in rows),
+        events=sum(row.events for row in rows),
+        lost=sum(row.lost for row in rows),
+        lost_warps=sum(row.lost_warps for row in rows),
+        duration_ns=span,
+    )
+
+
+def duration(ns: int) -> str:
+    """Nanoseconds with the unit that fits, to three digits: 950 ns, 12.3 us, 4.56 ms, 1.20 s."""
+    for unit, size in (("s", 10**9), ("ms", 10**6), ("us", 10**3)):
+        rounded = float(f"{ns / size:.3g}")  # 999,999 ns are 1.00 ms
+        if rounded >= 1:
+            decimals = 2 if rounded < 10 else 1 if rounded < 100 else 0
+            return f"{ns / size:.{decimals}f} {unit}"
+    return f"{ns} ns"
+
+
+def shorten(name: str, width: int) -> str:
+    """``name`` in at most ``width`` characters: the middle gives way, since kernels differ at both ends."""
+    if len(name) <= width:
+        return name
+    head = (width - 1) * 2 // 3
+    return f"{name[:head]}…{name[len(name) - (width - 1 - head) :]}"
+
+
+def _dim(dim: Sequence[int]) -> str:
+    return "x".join(map(str, dim))
+
+
+def launch_table(summary: Summary) -> Table:
+    """The rows (the first of a long run) and their totals as a rich table; incomplete launches are yellow.
+
+    Names are printed as they are: nothing in them is read as markup.
+    """
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for title in COLUMNS:
+        name = title == "kernel"
+        justify: Literal["left", "right"] = "right" if title in NUMERIC else "left"
+        table.add_column(title, justify=justify, overflow="fold" if name else "crop", no_wrap=not name)
+    for row in summary.rows[:MAX_ROWS]:
+        table.add_row(*map(Text, row.cells()), style=None if row.complete else "yellow")
+    if len(summary.rows) > 1:
+        cells = ["", "total", "", "", "", *summary.totals.cells()[5:]]
+        table.add_section()
+        table.add_row(*map(Text, cells), style="bold")
+    return table
+
+
+def print_summary(summary: Summary, console: Console) -> None:
+    """Prints heading, table, problems and files. Lines of text are never broken: a path is for copying."""
+    from rich.text import Text
+
+    def line(text: str, style: str = "") -> None:
+        console.print(Text(text, style=style), soft_wrap=True)
+
+    line(summary.heading, "bold")
+    if summary.rows:
+        console.print(launch_table(summary))
+    if len(summary.rows) > MAX_ROWS:
+        line(f"... and {len(summary.rows) - MAX_ROWS} more launches")
+    for text in summary.problems[:MAX_PROBLEMS]:
+        line(f"problem: {text}", "yellow")
+    if len(summary.problems) > MAX_PROBLEMS:
+        line(f"... and {len(summary.problems) - MAX_PROBLEMS} more problems", "yellow")
+    for path in summary.outputs:
+        line(f"wrote {path}")

@@ -1,0 +1,132 @@
+"""Arms the tracer in a process that the environment asks to trace (``WARPTRACE=1``)."""
+
+from __future__ import annotations
+
+import atexit
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import os
+import sys
+import threading
+from collections.abc import Sequence
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from .log import log, set_level
+from .options import ENABLE_ENV, RuntimeOptions
+
+if TYPE_CHECKING:
+    from .recorder import Recorder
+
+DSL_PACKAGE = "cutlass"
+
+_lock = threading.Lock()
+_recorder: Recorder | None = None
+_started = False
+
+
+def start() -> None:
+    """Called at the start of a Python process: nothing heavy is imported before the DSL is.
+
+    The recording begins when the DSL has been imported, so that Python programs that use no GPU are left alone.
+    """
+    global _started
+    with _lock:
+        if _started or os.environ.get(ENABLE_ENV, "0") in ("", "0"):
+            return
+        _started = True
+    if DSL_PACKAGE in sys.modules:
+        begin()
+    else:
+        sys.meta_path.insert(0, _DslFinder())
+
+
+def begin() -> None:
+    """Begins the recording of this process, once. A fault is reported and the program goes on untraced."""
+    global _recorder
+    with _lock:
+        if _recorder is not None:
+            return
+        try:
+            _recorder = _new_recorder()
+        except Exception as e:
+            log("error", f"not recording: {e}")
+            return
+    atexit.register(end)
+    os.register_at_fork(after_in_child=_in_child)
+
+
+def end() -> None:
+    """Ends the recording of this process, if there is one."""
+    global _recorder
+    with _lock:
+        recorder, _recorder = _recorder, None
+    if recorder is not None:
+        try:
+            recorder.stop()
+        except Exception as e:
+            log("error", f"the capture in {recorder.directory} is incomplete: {e}")
+
+
+def recorder() -> Recorder | None:
+    """The recording of this process."""
+    return _recorder
+
+
+def _new_recorder() -> Recorder:
+    from ..frontends.cute import dsl
+    from .recorder import Recorder
+
+    options = RuntimeOptions.from_env()
+    set_level(options.log_level)
+    dsl.arm()
+    made = Recorder(options, dsl.version())
+    made.start()
+    return made
+
+
+def _in_child() -> None:
+    """After fork: the parent's recording is not ours; the child begins its own at its next chance."""
+    global _recorder
+    parent = _recorder
+    if parent is None:
+        return
+    parent.abandon()
+    _recorder = None
+    begin()
+
+
+class _DslFinder(importlib.abc.MetaPathFinder):
+    """Waits for the import of the DSL and begins the recording right after it."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if fullname != DSL_PACKAGE or path is not None:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(fullname)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _DslLoader(spec.loader)
+        return spec
+
+
+class _DslLoader(importlib.abc.Loader):
+    """Loads a package as its own loader does, then begins the recording."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
+        made: ModuleType | None = self._inner.create_module(spec)
+        return made
+
+    def exec_module(self, module: ModuleType) -> None:
+        self._inner.exec_module(module)
+        # A package that only shares the DSL's name has no cute.
+        if importlib.util.find_spec(f"{DSL_PACKAGE}.cute") is not None:
+            begin()

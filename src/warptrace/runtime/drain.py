@@ -1,0 +1,194 @@
+"""Draining: moves finished regions from trace memory to the capture, while kernels go on recording.
+
+Each bank is a ring of regions in claim order. What lies between ``tail`` (ours) and ``head`` (the device's) is claimed;
+the leading regions of it that have closed can go. A region counts as closed only when it was seen closed in one look and
+its bytes are then copied in a later one: the exit header is written after the slots, but nothing orders the two for a
+copy that runs meanwhile. Memory is zeroed before the tail moves, so that a claimed region always begins empty.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .. import wire
+from ..capture import BankImage, CaptureWriter
+from ..capture.regions import find_regions, region_sizes
+from .memory import TraceMemory
+
+_NONE = np.zeros(0, np.int64)
+LIVE_SHARE = 8
+"""A bank is drained while kernels run once 1/8 of it is claimed: below that there is no hurry."""
+
+
+@dataclass
+class _Bank:
+    """Host's side of one ring. Positions are monotonic byte counts; ``failed`` of the device's failed bytes are
+    accounted for. Everything up to ``closed`` was seen closed in an earlier look; ``gap`` of it are claims without
+    room."""
+
+    number: int
+    tail: int = 0
+    failed: int = 0
+    closed: int = 0
+    gap: int = 0
+
+
+@dataclass(frozen=True)
+class DrainStats:
+    """What one step moved. ``pressure``: the largest share of a bank that was claimed when the step began, 0 to 1.
+    ``most_advance``: per kernel id, the largest advance (bytes) of a closed region's main cursor."""
+
+    regions: int = 0
+    pressure: float = 0.0
+    most_advance: dict[int, int] = field(default_factory=dict)
+
+
+class Drain:
+    """Drains one device's trace memory into a capture. Safe to call from several threads."""
+
+    def __init__(self, memory: TraceMemory, ordinal: int, writer: CaptureWriter) -> None:
+        self._memory = memory
+        self._ordinal = ordinal
+        self._writer = writer
+        self._lock = threading.Lock()
+        self._banks = [_Bank(k) for k in range(wire.BANK_COUNT)]
+        self._lost_written = 0
+
+    def step(self) -> DrainStats:
+        """Moves what is certainly finished, from banks that are filling up."""
+        with self._lock:
+            lines = self._lines()
+            size = self._memory.layout.bank_bytes
+            claimed = [min(int(lines["head"][b.number]) - b.tail, size) for b in self._banks]
+            due = [b for b, n in zip(self._banks, claimed, strict=True) if n >= size // LIVE_SHARE]
+            regions, most = self._move(due, lines) if due else (0, {})
+            return DrainStats(regions, max(claimed) / size, most)
+
+    def finish(self) -> DrainStats:
+        """Moves everything that is claimed, finished or not. Only when no more is to come, or all is lost."""
+        with self._lock:
+            lines = self._lines()
+            images: list[BankImage] = []
+            for bank in self._banks:
+                line = lines[bank.number]
+                images += self._images(bank, int(line["head"]), int(line["failed_bytes"]) - bank.failed)
+            stats = self._writer.write_regions(self._ordinal, images)
+            for bank in self._banks:
+                line = lines[bank.number]
+                self._release(bank, int(line["head"]), int(line["failed_bytes"]) - bank.failed)
+            self._hand_back()
+            self._drain_lost()
+            return DrainStats(stats.regions)
+
+    def _lines(self) -> NDArray[np.void]:
+        size = wire.BANK_COUNT * wire.BANK_LINE_BYTES
+        return self._memory.read(wire.BANKS_OFFSET, size).view(wire.BANK_DTYPE)
+
+    def _move(self, banks: Iterable[_Bank], lines: NDArray[np.void]) -> tuple[int, dict[int, int]]:
+        regions = 0
+        most: dict[int, int] = {}
+        for bank in banks:
+            if bank.closed > bank.tail:
+                images = self._images(bank, bank.closed, bank.gap)
+                self._note_advances(images, most)
+                regions += self._writer.write_regions(self._ordinal, images).regions
+                self._release(bank, bank.closed, bank.gap)
+            self._look(bank, lines[bank.number])
+        self._hand_back()
+        return regions, most
+
+    def _look(self, bank: _Bank, line: np.void) -> None:
+        """Notes up to where every region has closed.
+
+        A gap between headers is a claim without room, or a header that is still to come. What is claimed is the sum of
+        regions, claims without room, which the device counts, and headers to come; so only if that sum leaves nothing
+        for the last may gaps be passed over.
+        """
+        head = int(line["head"])
+        found = [find_regions(i) for i in self._images(bank, head, 0)]
+        starts = np.concatenate([f.starts + i for f, i in zip(found, self._origins(bank), strict=False)] or [_NONE])
+        sizes = np.concatenate([region_sizes(f.headers) for f in found] or [_NONE])
+        closed = np.concatenate([f.headers["closed"] == wire.CLOSED_MAGIC for f in found] or [_NONE.astype(bool)])
+        to_come = head - bank.tail - int(sizes.sum()) - (int(line["failed_bytes"]) - bank.failed)
+        ends = np.concatenate([[bank.tail], starts + sizes])
+        gaps = starts - ends[:-1]
+        passable = closed & ((gaps == 0) | (to_come == 0))
+        count = len(starts) if passable.all() else int(np.argmin(passable))
+        bank.closed = int(ends[count])
+        bank.gap = int(gaps[:count].sum())
+        if count == len(starts) and to_come == 0:
+            bank.gap += head - bank.closed
+            bank.closed = head
+
+    def _origins(self, bank: _Bank) -> list[int]:
+        """Positions at which the pieces of the ring begin."""
+        return [bank.tail, self._wrap(bank)]
+
+    def _wrap(self, bank: _Bank) -> int:
+        """The first position behind the tail that lies at the bank's begin."""
+        size = self._memory.layout.bank_bytes
+        return bank.tail - bank.tail % size + size
+
+    def _pieces(self, bank: _Bank, end: int) -> list[tuple[int, int, int]]:
+        """(position, offset, bytes) of the bank's memory from its tail to ``end``: one piece, or two where it wraps.
+
+        Nothing beyond a bank's size behind the tail is anyone's: claims there found no room.
+        """
+        layout = self._memory.layout
+        base = layout.base(bank.number)
+        end = min(end, bank.tail + layout.bank_bytes)
+        if end <= bank.tail:
+            return []
+        start = bank.tail % layout.bank_bytes
+        # A region that begins before the bank's end runs on into the slack behind it.
+        pieces = [(bank.tail, base + start, min(end - bank.tail, layout.stride - start))]
+        wrap = self._wrap(bank)
+        if end > wrap:
+            pieces.append((wrap, base, end - wrap))
+        return pieces
+
+    def _images(self, bank: _Bank, end: int, failed: int) -> list[BankImage]:
+        layout = self._memory.layout
+        images = [
+            BankImage(self._memory.read(offset, size), position, layout.base(bank.number), layout.bank_bytes - 1)
+            for position, offset, size in self._pieces(bank, end)
+        ]
+        if images:
+            beyond = max(end - bank.tail - layout.bank_bytes, 0)
+            images[0] = replace(images[0], failed_bytes=max(failed - beyond, 0))
+        return images
+
+    def _note_advances(self, images: list[BankImage], most: dict[int, int]) -> None:
+        for image in images:
+            headers = find_regions(image).headers
+            for kernel in np.unique(headers["kernel_id"]):
+                advance = int(headers["advance"][headers["kernel_id"] == kernel].max())
+                most[int(kernel)] = max(most.get(int(kernel), 0), advance)
+
+    def _release(self, bank: _Bank, end: int, failed: int) -> None:
+        """Zeroes what was moved. ``_hand_back`` then tells the device."""
+        for _, offset, size in self._pieces(bank, end):
+            self._memory.clear(offset, size)
+        bank.tail = bank.closed = max(end, bank.tail)
+        bank.failed += failed
+        bank.gap = 0
+
+    def _hand_back(self) -> None:
+        self._memory.set_tails(np.array([b.tail for b in self._banks], np.uint64))
+
+    def _drain_lost(self) -> None:
+        words = self._memory.read(0, wire.CONTROL_DTYPE.itemsize).view(wire.CONTROL_DTYPE)
+        entries = int(words["lost_head"][0])
+        count = min(entries, wire.LOST_CAPACITY)
+        if count > self._lost_written:
+            offset = wire.LOST_OFFSET + self._lost_written * wire.LOST_BYTES
+            table = self._memory.read(offset, (count - self._lost_written) * wire.LOST_BYTES)
+            self._writer.write_lost(self._ordinal, table.view(wire.LOST_DTYPE))
+            self._lost_written = count
+        if entries:
+            self._writer.write_control(self._ordinal, int(words["lost_events"][0]), entries)

@@ -1,0 +1,125 @@
+"""The few CUDA driver calls that the runtime makes, with errors turned into WarptraceError."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import WarptraceError
+
+
+class DriverError(WarptraceError):
+    """A driver call failed; ``code`` is the CUresult."""
+
+    def __init__(self, call: str, code: int, text: str) -> None:
+        super().__init__(f"{call} failed: {text}")
+        self.code = code
+
+
+@dataclass(frozen=True)
+class DeviceFacts:
+    """What the capture's manifest says of a device."""
+
+    name: str
+    uuid: str
+    compute_capability: str
+    sm_count: int
+    clock_khz: int
+    driver: str
+
+
+def bindings() -> Any:
+    """The driver bindings. Raises WarptraceError if they are not installed."""
+    try:
+        from cuda.bindings import driver
+    except ImportError as e:
+        raise WarptraceError(f"cuda-bindings cannot be imported ({e}); install it: pip install 'warptrace[cute]'") from e
+    return driver
+
+
+def check(call: str, result: Any) -> Any:
+    """The value(s) of a driver call's result tuple. Raises DriverError for any error code."""
+    code = int(result[0])
+    if code:
+        _, text = bindings().cuGetErrorString(result[0])
+        raise DriverError(call, code, text.decode() if isinstance(text, bytes) else str(code))
+    return result[1] if len(result) == 2 else result[1:]
+
+
+def call(name: str, *args: Any) -> Any:
+    """Calls the driver function ``name``."""
+    return check(name, getattr(bindings(), name)(*args))
+
+
+@contextmanager
+def relaxed_capture() -> Iterator[None]:
+    """Lets this thread allocate and wait while some stream is being captured into a graph."""
+    driver = bindings()
+    mode = call("cuThreadExchangeStreamCaptureMode", driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED)
+    try:
+        yield
+    finally:
+        call("cuThreadExchangeStreamCaptureMode", mode)
+
+
+@contextmanager
+def current(context: Any) -> Iterator[None]:
+    """Makes ``context`` current for this thread, and what was current before again."""
+    call("cuCtxPushCurrent", context)
+    try:
+        yield
+    finally:
+        call("cuCtxPopCurrent")
+
+
+def device_facts(ordinal: int) -> DeviceFacts:
+    """Facts of the device with this ordinal."""
+    driver = bindings()
+    device = call("cuDeviceGet", ordinal)
+    attribute = driver.CUdevice_attribute
+
+    def get(which: Any) -> int:
+        return int(call("cuDeviceGetAttribute", which, device))
+
+    name = call("cuDeviceGetName", 256, device)
+    uuid = call("cuDeviceGetUuid", device)
+    version = int(call("cuDriverGetVersion"))
+    return DeviceFacts(
+        name=name.split(b"\0")[0].decode(errors="replace").strip(),
+        uuid=bytes(uuid.bytes).hex(),
+        compute_capability=f"{get(attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)}."
+        f"{get(attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)}",
+        sm_count=get(attribute.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT),
+        clock_khz=get(attribute.CU_DEVICE_ATTRIBUTE_CLOCK_RATE),
+        driver=_driver_version() or f"CUDA {version // 1000}.{version % 1000 // 10}",
+    )
+
+
+def _driver_version() -> str:
+    try:
+        with open("/proc/driver/nvidia/version", encoding="utf-8") as file:
+            words = file.readline().split()
+    except OSError:
+        return ""
+    return next((w for w in words if w.count(".") == 2 and w.replace(".", "").isdigit()), "")
+
+
+def read(address: int, nbytes: int, stream: Any) -> NDArray[np.uint8]:
+    """Copies device memory to a new host array, in order with ``stream``, and waits for it."""
+    out = np.empty(nbytes, np.uint8)
+    if nbytes:
+        call("cuMemcpyDtoHAsync", out.ctypes.data, address, nbytes, stream)
+        call("cuStreamSynchronize", stream)
+    return out
+
+
+def write(address: int, data: NDArray[Any], stream: Any) -> None:
+    """Copies a host array to device memory, in order with ``stream``, and waits for it."""
+    data = np.ascontiguousarray(data)
+    call("cuMemcpyHtoDAsync", address, data.ctypes.data, data.nbytes, stream)
+    call("cuStreamSynchronize", stream)

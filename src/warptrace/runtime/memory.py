@@ -1,0 +1,118 @@
+"""Trace memory: what the drain needs of it, and the memory of a real device."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .. import wire
+from ..errors import WarptraceError
+from . import driver
+from .layout import Layout, plan
+
+MIN_BUFFER_BYTES = 16 << 20
+OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
+
+
+class TraceMemory(Protocol):
+    """Access to a control block and what follows it. Offsets are from the control block; every call has taken effect
+    when it returns."""
+
+    layout: Layout
+
+    def read(self, offset: int, nbytes: int) -> NDArray[np.uint8]:
+        """A copy of the bytes there."""
+
+    def clear(self, offset: int, nbytes: int) -> None:
+        """Zeroes the bytes there."""
+
+    def set_tails(self, tails: NDArray[np.uint64]) -> None:
+        """Writes the ``tail`` of every bank: (BANK_COUNT,) u64."""
+
+    def write(self, offset: int, data: NDArray[Any]) -> None:
+        """Stores the array's bytes there."""
+
+
+class DeviceMemory:
+    """Trace memory on the device that is current on this thread, with a stream of its own.
+
+    Takes ``buffer_bytes``, or half, a quarter... where the device has too little (``shrunk`` then says so). Safe while a
+    stream is being captured into a graph. Raises WarptraceError if there is no room at all.
+    """
+
+    def __init__(self, ordinal: int, buffer_bytes: int) -> None:
+        self.ordinal = ordinal
+        self.shrunk: str | None = None
+        cuda = driver.bindings()
+        with driver.relaxed_capture():
+            self.context = driver.call("cuCtxGetCurrent")
+            self.stream = driver.call("cuStreamCreate", cuda.CUstream_flags.CU_STREAM_NON_BLOCKING)
+            self.layout = self._allocate(buffer_bytes)
+            driver.call("cuMemsetD8Async", self.control, 0, self.layout.total_bytes, self.stream)
+            driver.write(self.control + wire.BANKS_OFFSET, self.layout.bank_lines(), self.stream)
+
+    def _allocate(self, wanted: int) -> Layout:
+        size = wanted
+        while True:
+            layout = plan(size)
+            try:
+                self.control = int(driver.call("cuMemAlloc", layout.total_bytes))
+            except driver.DriverError as e:
+                if e.code != OUT_OF_MEMORY or size // 2 < MIN_BUFFER_BYTES:
+                    raise WarptraceError(
+                        f"no trace memory on device {self.ordinal}: {e}; leave it {size >> 20} MiB free, or give a "
+                        "smaller --buffer-size"
+                    ) from None
+                size //= 2
+                self.shrunk = f"device {self.ordinal} had too little free memory: trace buffer of {size >> 20} MiB"
+                continue
+            return layout
+
+    def read(self, offset: int, nbytes: int) -> NDArray[np.uint8]:
+        with driver.current(self.context), driver.relaxed_capture():
+            return driver.read(self.control + offset, nbytes, self.stream)
+
+    def clear(self, offset: int, nbytes: int) -> None:
+        with driver.current(self.context), driver.relaxed_capture():
+            driver.call("cuMemsetD8Async", self.control + offset, 0, nbytes, self.stream)
+            driver.call("cuStreamSynchronize", self.stream)
+
+    def set_tails(self, tails: NDArray[np.uint64]) -> None:
+        cuda = driver.bindings()
+        tails = np.ascontiguousarray(tails)
+        copy = cuda.CUDA_MEMCPY2D()
+        copy.srcMemoryType = cuda.CUmemorytype.CU_MEMORYTYPE_HOST
+        copy.srcHost = tails.ctypes.data
+        copy.srcPitch = 8
+        copy.dstMemoryType = cuda.CUmemorytype.CU_MEMORYTYPE_DEVICE
+        copy.dstDevice = self.control + wire.BANKS_OFFSET + wire.BANK_TAIL_OFFSET
+        copy.dstPitch = wire.BANK_LINE_BYTES
+        copy.WidthInBytes = 8
+        copy.Height = wire.BANK_COUNT
+        with driver.current(self.context), driver.relaxed_capture():
+            driver.call("cuMemcpy2DAsync", copy, self.stream)
+            driver.call("cuStreamSynchronize", self.stream)
+
+    def write(self, offset: int, data: NDArray[Any]) -> None:
+        with driver.current(self.context), driver.relaxed_capture():
+            driver.write(self.control + offset, data, self.stream)
+
+    def synchronize(self) -> None:
+        """Waits for everything the program has launched in this context."""
+        with driver.current(self.context):
+            driver.call("cuCtxSynchronize")
+
+    def describe(self) -> dict[str, Any]:
+        """Facts for the manifest."""
+        facts = driver.device_facts(self.ordinal)
+        return {
+            "name": facts.name,
+            "uuid": facts.uuid,
+            "compute_capability": facts.compute_capability,
+            "sm_count": facts.sm_count,
+            "clock_khz": facts.clock_khz,
+            "driver": facts.driver,
+            "buffer_bytes": self.layout.total_bytes,
+        }

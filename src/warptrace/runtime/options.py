@@ -1,0 +1,138 @@
+"""What the tracer inside a process is told: read from the environment that ``warptrace profile`` sets.
+
+Imports neither numpy nor any GPU library: it runs at the start of every traced Python process.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from ..errors import UsageError
+
+ENABLE_ENV = "WARPTRACE"
+"""``1``: Python processes arm the tracer at start."""
+DIRECTORY_ENV = "WARPTRACE_DIR"
+"""Folder that gets one ``pid_<pid>`` raw capture a process; overrides ``directory`` of WARPTRACE_OPTIONS."""
+OPTIONS_ENV = "WARPTRACE_OPTIONS"
+"""JSON object with any of the fields of :class:`RuntimeOptions`."""
+
+DEFAULT_DIRECTORY = "warptrace-output/raw"
+"""Under the current folder, so that `warptrace postprocess warptrace-output` finds the captures."""
+LOG_LEVELS = ("error", "warn", "info", "debug", "trace")
+
+MIN_BUFFER_BYTES = 16 << 20
+"""128 banks that still hold a region of some thousand events each, and the tables before them."""
+MAX_BUFFER_BYTES = 4 << 30
+"""Offsets on the device are 32 bits wide."""
+MAX_EVENTS_PER_WARP = 65520
+"""8-byte slots in the largest region that a token's 16-bit link can name, header excluded (tests hold it to
+:mod:`warptrace.wire`, which is not imported here because it needs numpy)."""
+
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(?:I?B)?\s*", re.IGNORECASE)
+_SIZE_SHIFT = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
+
+
+def parse_size(text: str) -> int:
+    """Bytes of a size such as ``512M``, ``1G``, ``1.5GiB`` or ``268435456`` (units are powers of 1024).
+
+    Raises UsageError for anything else.
+    """
+    match = _SIZE.fullmatch(text)
+    if match is None:
+        raise UsageError(f"{text!r} is not a size: write a number with K, M or G, as 512M or 1G")
+    number, unit = match.groups()
+    scale = 1 << _SIZE_SHIFT[unit.upper()]
+    return int(number) * scale if number.isdigit() else int(float(number) * scale)
+
+
+def format_size(size: int) -> str:
+    """The shortest exact text that :func:`parse_size` reads back."""
+    for unit in ("G", "M", "K"):
+        shift = _SIZE_SHIFT[unit]
+        if size and size % (1 << shift) == 0:
+            return f"{size >> shift}{unit}"
+    return str(size)
+
+
+@dataclass(frozen=True)
+class RuntimeOptions:
+    """Settings of the tracer in one process.
+
+    ``buffer_bytes``: device memory for trace data, one buffer a device. ``max_events_per_warp``: room for that many
+    events per warp and launch; None: the runtime decides. ``log_level``: one of LOG_LEVELS, the least severe message
+    printed. ``directory``: absolute path of the folder that gets a ``pid_<pid>`` capture a process.
+
+    Raises UsageError, naming the field, for a value that cannot be used.
+    """
+
+    directory: str = DEFAULT_DIRECTORY
+    buffer_bytes: int = 1 << 30
+    max_events_per_warp: int | None = None
+    log_level: str = "warn"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "directory", os.path.abspath(self.directory))
+        if not MIN_BUFFER_BYTES <= self.buffer_bytes <= MAX_BUFFER_BYTES:
+            least, most = format_size(MIN_BUFFER_BYTES), format_size(MAX_BUFFER_BYTES)
+            raise UsageError(f"buffer size {format_size(self.buffer_bytes)} is out of range: choose {least} to {most}")
+        if self.max_events_per_warp is not None and not 1 <= self.max_events_per_warp <= MAX_EVENTS_PER_WARP:
+            raise UsageError(
+                f"max events per warp {self.max_events_per_warp} is out of range: choose 1 to {MAX_EVENTS_PER_WARP}"
+            )
+        if self.log_level not in LOG_LEVELS:
+            raise UsageError(f"log level {self.log_level!r} is unknown: choose one of {', '.join(LOG_LEVELS)}")
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str] | None = None) -> RuntimeOptions:
+        """The options of this process's environment; what is not set there has its default.
+
+        Unknown keys are ignored, so that a newer command line can drive an older package in a child's environment.
+        Raises UsageError, naming the variable, for a value of the wrong type or out of range.
+        """
+        env = os.environ if environ is None else environ
+        values = _decode(env.get(OPTIONS_ENV, ""))
+        if env.get(DIRECTORY_ENV):
+            values["directory"] = env[DIRECTORY_ENV]
+        try:
+            return cls(**values)
+        except UsageError as error:
+            raise UsageError(f"{OPTIONS_ENV}: {error}") from None
+
+    def to_env(self) -> dict[str, str]:
+        """The variables that make :meth:`from_env` of a child give these options back, tracing switched on."""
+        return {
+            ENABLE_ENV: "1",
+            DIRECTORY_ENV: self.directory,
+            OPTIONS_ENV: json.dumps(asdict(self), sort_keys=True),
+        }
+
+
+def _decode(text: str) -> dict[str, Any]:
+    """The known fields of an options text, each with its type checked."""
+    if not text.strip():
+        return {}
+    try:
+        data = json.loads(text)
+    except ValueError as error:
+        raise UsageError(f"{OPTIONS_ENV} is not JSON ({error}): unset it or write an object") from None
+    if not isinstance(data, dict):
+        raise UsageError(f"{OPTIONS_ENV} must be a JSON object, not {type(data).__name__}")
+    return {f.name: _checked(f.name, data[f.name]) for f in fields(RuntimeOptions) if f.name in data}
+
+
+def _checked(name: str, value: Any) -> Any:
+    """``value`` as field ``name`` wants it. Sizes may be written by hand as text."""
+    if name == "buffer_bytes" and isinstance(value, str):
+        return parse_size(value)
+    if name == "max_events_per_warp" and value is None:
+        return None
+    wanted = str if name in ("directory", "log_level") else int
+    if not isinstance(value, wanted) or isinstance(value, bool):
+        kind = "text" if wanted is str else "a whole number"
+        raise UsageError(f"{OPTIONS_ENV}: {name} must be {kind}, not {value!r}")
+    return value

@@ -1,0 +1,181 @@
+"""One recording: from the first traced kernel of a process to the capture on disk."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from .. import registry
+from ..capture import CaptureWriter
+from ..errors import WarptraceError
+from ..sites import KernelRecord
+from .cell import OFF, HostCell
+from .drain import Drain, DrainStats
+from .layout import Layout, automatic, descriptor, learned, plan
+from .log import log
+from .memory import DeviceMemory
+from .options import RuntimeOptions
+
+DRAIN_PERIOD_S = 0.005
+"""The drain thread looks this often: one look is a 16 KiB copy, about 0.1 ms of one core."""
+BUSY_PERIOD_S = 0.0005
+PRESSURE = 0.25
+"""Share of a bank that may be claimed before regions of unbounded kernels are cut to what was seen to be needed."""
+
+
+class Recorder:
+    """Records every traced kernel of this process into ``<directory>/pid_<pid>`` until ``stop``.
+
+    No CUDA call is made before the first launch of a traced kernel on a device. ``dsl_version`` is for the manifest.
+    """
+
+    def __init__(self, options: RuntimeOptions, dsl_version: str | None = None) -> None:
+        self.options = options
+        self.directory = Path(options.directory) / f"pid_{os.getpid()}"
+        self._pid = os.getpid()
+        self._dsl_version = dsl_version
+        self._lock = threading.Lock()
+        self._devices: dict[int, _Device] = {}
+        self._kernels: dict[int, KernelRecord] = {}
+        self._writer: CaptureWriter | None = None
+        self._cell = HostCell(self._first_launch)
+        self._running = False
+        self._wake = threading.Event()
+        self._drainer: threading.Thread | None = None
+        self._seen: dict[int, int] = {}
+
+    def start(self) -> None:
+        """Begins to record. Raises WarptraceError where the directory cannot be written."""
+        self._writer = _new_writer(self.directory, self._dsl_version)
+        self._cell.set_default_size(*automatic(plan(self.options.buffer_bytes)))
+        self._running = True
+        registry.listen(self._kernel)
+        self._cell.publish()
+
+    def stop(self) -> None:
+        """Waits for the device, writes what was recorded and ends the recording. Does nothing in a forked child."""
+        with self._lock:
+            if not self._running or os.getpid() != self._pid:
+                return
+            self._running = False
+        registry.unlisten(self._kernel)
+        self._cell.withdraw()
+        self._wake.set()
+        if self._drainer is not None:
+            self._drainer.join()
+        writer = self._writer
+        assert writer is not None
+        for device in self._devices.values():
+            try:
+                device.memory.synchronize()
+                device.drain.finish()
+            except WarptraceError as e:
+                writer.add_problem(f"device {device.memory.ordinal}: {e}")
+                log("error", f"device {device.memory.ordinal}: {e}")
+        for symbol in registry.without_events():
+            writer.add_uninstrumented(symbol)
+        writer.set_launches({k: self._cell.launches(k) for k in self._kernels})
+        writer.finish(ended_unix_ns=time.time_ns())
+
+    def abandon(self) -> None:
+        """In a forked child: forgets the parent's recording without touching its memory or files."""
+        self._running = False
+        registry.unlisten(self._kernel)
+
+    def _kernel(self, record: KernelRecord) -> None:
+        with self._lock:
+            if not self._running or self._writer is None:
+                return
+            self._kernels[record.kernel_id] = record
+            self._writer.add_kernel(record)
+        self._cell.set_size(record, *descriptor(record, self._layout(), self.options.max_events_per_warp))
+        log("info", f"traced kernel {record.symbol}: {len(record.sites)} sites, slots of {record.stride} bytes")
+
+    def _first_launch(self, ordinal: int) -> int:
+        """Called by host code on the first launch on a device; must not raise."""
+        try:
+            return self._take_memory(ordinal)
+        except Exception as e:  # the program must go on, whatever is wrong with us
+            text = str(e) if isinstance(e, WarptraceError) else f"{type(e).__name__}: {e}"
+            log("error", f"not recording on device {ordinal}: {text}")
+            if self._writer is not None:
+                self._writer.add_problem(f"not recording on device {ordinal}: {text}")
+            return OFF
+
+    def _take_memory(self, ordinal: int) -> int:
+        with self._lock:
+            if not self._running or self._writer is None:
+                return OFF
+            if ordinal in self._devices:
+                return self._devices[ordinal].memory.control
+            memory = DeviceMemory(ordinal, self.options.buffer_bytes)
+            self._writer.add_device(ordinal, **memory.describe())
+            self._devices[ordinal] = _Device(memory, Drain(memory, ordinal, self._writer))
+            kernels = list(self._kernels.values())
+            if self._drainer is None:
+                self._drainer = threading.Thread(target=self._drain_live, name="warptrace-drain", daemon=True)
+                self._drainer.start()
+        if memory.shrunk is not None:
+            log("warn", memory.shrunk)
+            self._writer.add_problem(memory.shrunk)
+            self._cell.set_default_size(*automatic(memory.layout))
+            for record in kernels:
+                self._cell.set_size(record, *descriptor(record, memory.layout, self.options.max_events_per_warp))
+        return memory.control
+
+    def _layout(self) -> Layout:
+        """The division of the smallest trace memory: region sizes must fit every device."""
+        layouts = [d.memory.layout for d in self._devices.values()] or [plan(self.options.buffer_bytes)]
+        return min(layouts, key=lambda layout: layout.bank_bytes)
+
+    def _drain_live(self) -> None:
+        """The drain thread: moves finished regions while the program runs."""
+        pressure = 0.0
+        while not self._wake.wait(DRAIN_PERIOD_S if pressure < PRESSURE else BUSY_PERIOD_S):
+            pressure = 0.0
+            for device in list(self._devices.values()):
+                try:
+                    stats = device.drain.step()
+                    self._learn(stats)
+                    pressure = max(pressure, stats.pressure)
+                except Exception as e:  # reported once; the final drain still writes what is in memory
+                    if not isinstance(e, WarptraceError):
+                        e = WarptraceError(f"{type(e).__name__}: {e}")
+                    log("error", f"device {device.memory.ordinal}: draining while kernels run has ended: {e}")
+                    return
+
+    def _learn(self, stats: DrainStats) -> None:
+        """Under memory pressure, gives a kernel's warps what they were seen to need, with as much again for safety."""
+        if stats.pressure < PRESSURE or self.options.max_events_per_warp is not None:
+            return
+        for kernel_id, advance in stats.most_advance.items():
+            record = self._kernels.get(kernel_id)
+            if record is not None and record.max_events is None:
+                self._seen[kernel_id] = max(self._seen.get(kernel_id, 0), advance)
+                self._cell.set_size(record, *learned(record, self._layout(), self._seen[kernel_id]))
+
+
+@dataclass(frozen=True)
+class _Device:
+    memory: DeviceMemory
+    drain: Drain
+
+
+def _new_writer(directory: Path, dsl_version: str | None) -> CaptureWriter:
+    from .. import __version__
+
+    return CaptureWriter(
+        directory,
+        pid=os.getpid(),
+        argv=list(sys.argv) if hasattr(sys, "argv") else [],
+        host=platform.node(),
+        python=platform.python_version(),
+        warptrace=__version__,
+        dsl=dsl_version,
+        started_unix_ns=time.time_ns(),
+    )

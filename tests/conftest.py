@@ -1,0 +1,33 @@
+"""Shared set-up: tests marked ``gpu`` and ``dsl`` are skipped, with the reason, where what they need is missing."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+# Helpers of the tests (fake_device and others) are plain modules beside this file.
+sys.path.insert(0, str(Path(__file__).parent))
+
+
+@cache
+def missing_gpu() -> str | None:
+    """Why no kernel can run here, or None. Asks no driver: that would break tests that fork."""
+    if not any(Path("/dev").glob("nvidia[0-9]*")) and not Path("/dev/dxg").exists():
+        return "no NVIDIA GPU"
+    return missing_dsl()
+
+
+@cache
+def missing_dsl() -> str | None:
+    """Why no kernel can be compiled here, or None."""
+    return None if importlib.util.find_spec("cutlass") else "nvidia-cutlass-dsl is not installed"
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    for marker, missing in (("gpu", missing_gpu), ("dsl", missing_dsl)):
+        if item.get_closest_marker(marker) and (reason := missing()):
+            pytest.skip(reason)

@@ -155,7 +155,8 @@ class FakeDevice:
     """Trace memory of one device, and the clocks of its SMs.
 
     ``rates``: cycles per ns of an SM (default 1.98), ``offsets``: its cycle counter at true time 0 (default:
-    a different one for every SM). ``slack``: bytes behind each bank.
+    a different one for every SM). ``slack``: bytes behind each bank. ``timer_ahead_ns``: of its %globaltimer before
+    that of other devices.
     """
 
     def __init__(
@@ -168,10 +169,12 @@ class FakeDevice:
         offsets: dict[int, int] | None = None,
         first_position: int = 0,
         name: str = "Fake GPU",
+        timer_ahead_ns: int = 0,
     ) -> None:
         assert bank_bytes & (bank_bytes - 1) == 0
         self.ordinal = ordinal
         self.name = name
+        self.timer_ahead_ns = timer_ahead_ns
         self.bank_bytes = bank_bytes
         self.slack = slack
         self.rates = rates or {}
@@ -195,9 +198,8 @@ class FakeDevice:
         """Cycle counter of an SM at true time ``ns``."""
         return self.offsets.get(sm, 7_777_777_777 * (sm + 1)) + int(Fraction(ns) * self.rate(sm) // 1)
 
-    @staticmethod
-    def globaltimer(ns: Fraction | int) -> int:
-        return EPOCH_NS + int(Fraction(ns) // 32) * 32
+    def globaltimer(self, ns: Fraction | int) -> int:
+        return EPOCH_NS + int((Fraction(ns) + self.timer_ahead_ns) // 32) * 32
 
     # ---------------------------------------------------------------------------------------------- execution
     def launch(
@@ -308,6 +310,7 @@ class FakeDevice:
         header = self._at(region, wire.REGION_DTYPE)
         first, cursor = cursors.get(0, (0, 0))
         header["advance"] = cursor - first
+        header["lane_advance"] = max((c - f for lane, (f, c) in cursors.items() if lane), default=0)
         header["exit_clock"] = self.clock64(warp.sm, warp.start_ns) + int(warp.exit_at or 0)
         header["exit_globaltimer"] = self.globaltimer(self._exit_ns(warp))
         header["closed"] = wire.CLOSED_MAGIC
@@ -361,6 +364,11 @@ class FakeDevice:
                     FakeBankImage(self.memory[base : base + rest].copy(), tail + first, base, mask)
                 )
         return images
+
+    def clear(self) -> None:
+        """Empties the banks, as the runtime does once it has written what they held."""
+        self.memory[wire.ARENA_OFFSET :] = 0
+        self.banks["head"] = self.banks["tail"] = self.banks["failed_bytes"] = 0
 
     def lost_records(self) -> np.ndarray:
         return self.lost[: min(int(self.control["lost_head"][0]), wire.LOST_CAPACITY)].copy()

@@ -132,13 +132,14 @@ REGION_DTYPE = np.dtype(
         ("closed", "<u4"),
         ("exit_clock", "<u8"),
         ("exit_globaltimer", "<u8"),
-        ("reserved", "<u8"),
+        ("reserved", "<u4"),
+        ("lane_advance", "<u4"),
     ]
 )
 """``position``: low 32 bits of the claim's position in its bank (must match where the header was found). ``warp``: linear warp
 of the CTA. ``block``: see :func:`pack_block`; ``cluster``: see :func:`pack_cluster` (0: no cluster launch).
 ``warp_slot``: %warpid. ``*_clock``: %clock64 in cycles; ``*_globaltimer``: %globaltimer in ns, read right after
-it. ``advance``: bytes lane 0's cursor moved. ``closed``: CLOSED_MAGIC once the warp has ended."""
+it. ``advance``: bytes lane 0's cursor moved; ``lane_advance``: most that any other lane's did. ``closed``: CLOSED_MAGIC once the warp has ended."""
 assert REGION_DTYPE.itemsize == REGION_HEADER_BYTES
 
 LANE_DTYPE = np.dtype([("advance", "<u4"), ("closed", "<u4")])
@@ -168,9 +169,9 @@ CELL_KERNELS_OFFSET = 1024
 CELL_KERNEL_COUNT = 4096
 CELL_KERNEL_BYTES = 16
 CELL_BYTES = CELL_KERNELS_OFFSET + CELL_KERNEL_COUNT * CELL_KERNEL_BYTES
-CELL_KERNEL_DTYPE = np.dtype([("main", "<u4"), ("lane", "<u4"), ("launches", "<u8")])
-"""What host code of kernel number ``kernel_id % CELL_KERNEL_COUNT`` reads (main, lane) and counts (launches) at
-each launch. ``main``: bytes of main slots of a warp (:func:`exact_main`), or :data:`CELL_SKIP`, or an automatic size
+CELL_KERNEL_DTYPE = np.dtype([("main", "<u4"), ("lane", "<u4"), ("launches", "<u4"), ("ask", "<u4")])
+"""What host code of kernel number ``kernel_id % CELL_KERNEL_COUNT`` reads (main, lane, ask) and counts (launches) at
+each launch. ``ask``: if not 0, every launch but the first calls back before it reads the size. ``main``: bytes of main slots of a warp (:func:`exact_main`), or :data:`CELL_SKIP`, or an automatic size
 (:func:`auto_main`). ``lane``: bytes of each other lane's block, a multiple of 128, 0 for none; with an automatic
 ``main``: ``1 | shift << 1``, that is ``main_bytes >> shift``, or 0 for none."""
 CELL_SKIP = 2

@@ -36,6 +36,9 @@ class NumpyMemory:
     def read(self, offset: int, nbytes: int) -> np.ndarray:
         return self.bytes[offset : offset + nbytes].copy()
 
+    def read_rows(self, offset: int, nbytes: int, pitch: int, rows: int) -> np.ndarray:
+        return np.stack([self.read(offset + k * pitch, nbytes) for k in range(rows)])
+
     def clear(self, offset: int, nbytes: int) -> None:
         self.bytes[offset : offset + nbytes] = 0
 

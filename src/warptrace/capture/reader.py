@@ -191,10 +191,13 @@ def _read_device(file: Path, problems: list[Problem]) -> Iterator[Chunk]:
         return
     data: U8 = np.memmap(file, np.uint8, mode="r").view(np.ndarray)
     header = data[: FILE_DTYPE.itemsize].view(FILE_DTYPE)[0]
-    if header["magic"] != FILE_MAGIC.rstrip(b"\0") or header["endian"] != ENDIAN_MARK:
+    if header["magic"] != FILE_MAGIC or header["endian"] != ENDIAN_MARK:
         problems.append(Problem("damaged_region", 1, f"{file} has no valid header: nothing of it is read"))
         return
     _check_version(file, int(header["version"]))
+    if header["header_bytes"] != FILE_DTYPE.itemsize:
+        problems.append(Problem("damaged_region", 1, f"{file} has a damaged header: nothing of it is read"))
+        return
     yield from _read_chunks(file, data, int(header["header_bytes"]), int(header["device"]), problems)
 
 

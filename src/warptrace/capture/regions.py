@@ -116,13 +116,14 @@ def compact(piece: BankImage, found: FoundRegions) -> Iterator[CompactRegions]:
 
 
 def _groups(headers: NDArray[np.void]) -> list[I64]:
-    """Indices of the regions of each geometry (main_bytes, lane_bytes, stride), in order."""
+    """Indices of the regions of each geometry (main_bytes, lane_bytes, stride), in order of first appearance."""
     main, lane, stride = (headers[k].astype(np.int64) for k in ("main_bytes", "lane_bytes", "stride"))
     key = (main // REGION_ALIGN) << 33 | (lane // REGION_ALIGN) << 8 | stride
     if (key == key[0]).all():
         return [np.arange(len(key))]
     order = np.argsort(key, kind="stable")
-    return np.split(order, np.flatnonzero(np.diff(key[order])) + 1)
+    groups = np.split(order, np.flatnonzero(np.diff(key[order])) + 1)
+    return sorted(groups, key=lambda group: int(group[0]))
 
 
 def _gather(lines: U8, starts: I64, size: int) -> U8:

@@ -13,11 +13,11 @@ from collections.abc import Sequence
 
 from .. import __version__
 from ..errors import UsageError, WarptraceError
-from . import dump, postprocess, profile
+from . import demo, dump, postprocess, profile
 from ._args import Command, Parser, split_command
 from ._messages import debugging
 
-COMMANDS: tuple[Command, ...] = (profile.Profile(), postprocess.Postprocess(), dump.Dump())
+COMMANDS: tuple[Command, ...] = (profile.Profile(), postprocess.Postprocess(), dump.Dump(), demo.Demo())
 
 
 def build_parser() -> Parser:
@@ -57,6 +57,14 @@ def _reject_foreign_options(command: Command, options: argparse.Namespace) -> No
         raise UsageError(f"`warptrace {command.name}` runs no command: remove '--' and what follows it")
 
 
+def _flush() -> None:
+    """Flush stdout; where its reader went away, point it elsewhere, or the interpreter complains at exit."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point of the command line; returns the exit status. A user's fault is one line on stderr."""
     try:
@@ -73,7 +81,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("warptrace: interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:
-        # The reader of our output went away (`warptrace dump ... | head`). Point stdout elsewhere, so that the
-        # interpreter's flush at exit does not fail as well.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # The reader of our output went away (`warptrace dump ... | head`).
         return 0
+    finally:
+        _flush()

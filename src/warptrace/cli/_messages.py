@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
-    from ..trace import Trace
+    from ..report import Summary
 
 WIDTH_OF_FILES = 200
 
@@ -24,8 +25,9 @@ def debugging() -> bool:
 
 
 def note(text: str) -> None:
-    """A line that tells what was done."""
-    print(f"warptrace: {text}", file=sys.stderr, flush=True)
+    """A line that tells what was done. Nobody may be listening any more; the work goes on."""
+    with contextlib.suppress(BrokenPipeError):
+        print(f"warptrace: {text}", file=sys.stderr, flush=True)
 
 
 def warn(text: str) -> None:
@@ -33,16 +35,23 @@ def warn(text: str) -> None:
     note(f"warning: {text}")
 
 
-def say_summary(name: str, trace: Trace, out: TextIO) -> None:
-    """The summary of the capture ``name`` (pid_<pid>)."""
+def print_summaries(summaries: Mapping[str, Summary], out: TextIO) -> None:
+    """The summary of each capture, by its name (pid_<pid>)."""
+    if not summaries:
+        return
     from rich.console import Console
 
-    from ..report import print_summary, summarize
+    from ..report import print_summary
 
-    # Where nobody's terminal sets a width, a table that is cut at 80 columns loses numbers.
+    # Where no terminal sets a width, a table that is cut at 80 columns loses numbers.
     console = Console(file=out, width=None if out.isatty() else WIDTH_OF_FILES, highlight=False)
-    console.print(f"{name.replace('_', ' ')}:", end=" ", markup=False)
-    print_summary(summarize(trace), console)
+    # Captured first: rich answers a closed pipe by ending the process with a status of its own.
+    with console.capture() as text:
+        for name, summary in summaries.items():
+            console.print(f"{name.replace('_', ' ')}:", end=" ", markup=False)
+            print_summary(summary, console)
+    with contextlib.suppress(BrokenPipeError):
+        print(text.get(), end="", file=out, flush=True)
 
 
 def shown(path: Path) -> str:

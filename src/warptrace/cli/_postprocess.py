@@ -14,9 +14,9 @@ from ..errors import UsageError, WarptraceError
 from ._messages import ProgressCallback, debugging, note, progress_bar
 
 if TYPE_CHECKING:
+    from ..report import Summary
     from ..trace import Trace
 
-    Say = Callable[[str, Trace], None]
     Writer = Callable[[Trace, Path, ProgressCallback | None], None]
 
 
@@ -36,10 +36,12 @@ class OutputPlan:
 
 
 def plan_outputs(choice: str, option: str, json_gz: bool, payload_in_name: bool) -> OutputPlan:
-    """The outputs that ``choice`` (perfetto, json, html, none or all) of ``option`` asks for. Raises UsageError."""
+    """The outputs that ``choice`` of ``option`` asks for: html, none, all, or perfetto and json with a comma between.
+
+    Raises UsageError."""
     if choice == "html":
         raise UsageError(f"{option} html is not there yet: use {option} perfetto and open the .pftrace in Perfetto")
-    wanted = {"perfetto", "json"} if choice == "all" else {choice}
+    wanted = {"perfetto", "json"} if choice == "all" else set(choice.split(","))
     return OutputPlan("perfetto" in wanted, "json" in wanted, json_gz, payload_in_name)
 
 
@@ -52,12 +54,13 @@ def note_missing_html(choice: str, option: str) -> None:
 @dataclass
 class Result:
     """What became of the captures of a run. ``outputs``: file names in the output folder; ``failures``: a line for
-    each capture or output that could not be made."""
+    each capture or output that could not be made; ``summaries``: by the name of the capture; ``launches``: recorded
+    in all of them together (with an empty plan: chunks of data)."""
 
     outputs: list[str] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
+    summaries: dict[str, Summary] = field(default_factory=dict)
     launches: int = 0
-    captures: int = 0
     interrupted: bool = False
 
     @property
@@ -66,9 +69,8 @@ class Result:
         return self.launches > 0
 
 
-def postprocess(captures: Iterable[Path], folder: Path, plan: OutputPlan, say: Say) -> Result:
-    """Decode each capture and write its outputs into ``folder``; ``say`` is called with the name and the trace of
-    each in which something was recorded.
+def postprocess(captures: Iterable[Path], folder: Path, plan: OutputPlan) -> Result:
+    """Decode each capture and write its outputs into ``folder``.
 
     A capture that cannot be read does not stop the others. Files are replaced whole: what stood there before stays
     until the new one is complete. Raises OSError where ``folder`` cannot be written.
@@ -78,9 +80,8 @@ def postprocess(captures: Iterable[Path], folder: Path, plan: OutputPlan, say: S
     scratch.mkdir(parents=True)
     try:
         for path in captures:
-            result.captures += 1
             try:
-                _one_capture(path, scratch, plan, say, result)
+                _one_capture(path, scratch, plan, result)
             except WarptraceError as error:
                 result.failures.append(str(error))
             except Exception as error:
@@ -92,15 +93,17 @@ def postprocess(captures: Iterable[Path], folder: Path, plan: OutputPlan, say: S
     return result
 
 
-def _one_capture(path: Path, scratch: Path, plan: OutputPlan, say: Say, result: Result) -> None:
+def _one_capture(path: Path, scratch: Path, plan: OutputPlan, result: Result) -> None:
     from ..capture import read_capture
     from ..decode import decode
+    from ..report import summarize
 
     capture = read_capture(path)
     if plan.empty:
         result.launches += sum(1 for _ in capture.batches())
         return
-    trace = decode([capture])
+    with progress_bar(f"decoding {path.name}"):
+        trace = decode([capture])
     result.launches += len(trace.launches)
     if not trace.launches:
         return
@@ -111,7 +114,7 @@ def _one_capture(path: Path, scratch: Path, plan: OutputPlan, say: Say, result: 
             result.outputs.append(name)
         except WarptraceError as error:
             result.failures.append(f"{name}: {error}")
-    say(path.name, trace)
+    result.summaries[path.name] = summarize(trace)
 
 
 def _own_fault(path: Path, error: Exception) -> str:

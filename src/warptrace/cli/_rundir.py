@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
 import os
 import shutil
@@ -72,6 +74,16 @@ def check_target(path: str | os.PathLike[str], *, clobber: bool) -> Path:
     return final
 
 
+def _new_folder(parent: Path, name: str) -> Path:
+    """Make a folder that was not there. In a container pids repeat: what a killed run left has the name already."""
+    for number in itertools.count(1):
+        path = parent / (name if number == 1 else f"{name}-{number}")
+        with contextlib.suppress(FileExistsError):
+            path.mkdir()
+            return path
+    raise AssertionError("unreachable")
+
+
 @dataclass(frozen=True)
 class RunDirectory:
     """A directory in the making: ``partial`` becomes ``final`` in :meth:`commit`."""
@@ -84,12 +96,9 @@ class RunDirectory:
     def create(cls, path: str | os.PathLike[str], *, clobber: bool) -> RunDirectory:
         """Check the target and make the partial directory beside it. Raises UsageError, WarptraceError."""
         final = check_target(path, clobber=clobber)
-        partial = final.with_name(f".{final.name}.partial-{os.getpid()}")
         try:
             final.parent.mkdir(parents=True, exist_ok=True)
-            partial.mkdir()
-        except FileExistsError:
-            raise WarptraceError(f"{partial} is left from an earlier run: move it away") from None
+            partial = _new_folder(final.parent, f".{final.name}.partial-{os.getpid()}")
         except OSError as error:
             raise WarptraceError(f"cannot write to {final.parent}: {error.strerror}; choose another -o") from None
         return cls(final, partial, clobber)
@@ -115,7 +124,7 @@ class RunDirectory:
         os.rename(self.final, old)
         try:
             self._move(self.final)
-        except OSError:
+        except BaseException:
             os.rename(old, self.final)
             raise
         shutil.rmtree(old, ignore_errors=True)
@@ -130,5 +139,8 @@ class RunDirectory:
         return self.final.with_name(f"{'.' if hidden else ''}{self.final.name}.{word}-{stamp}-{os.getpid()}")
 
     def _move(self, target: Path) -> Path:
-        os.rename(self.partial, target)
+        try:
+            os.rename(self.partial, target)
+        except OSError as error:
+            raise WarptraceError(f"cannot rename {self.partial} to {target.name}: {error.strerror}") from None
         return target

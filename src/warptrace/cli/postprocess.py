@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING
 
 from ..errors import UsageError, WarptraceError
 from ._explain import armed_processes, why_nothing_recorded
-from ._messages import note, say_summary, shown, warn
+from ._messages import note, print_summaries, shown, warn
 from ._postprocess import OutputPlan, Result, note_missing_html, plan_outputs, postprocess
 from ._rundir import RAW_DIR, RunDirectory, is_result, record_outputs, write_run
 
 if TYPE_CHECKING:
-    from ..trace import Trace
     from ._args import Verbs
 
 FORMATS = ("perfetto", "json", "html", "all")
@@ -74,7 +73,7 @@ def run_folder(path: Path) -> Path:
 def _into_run(captures: list[Path], folder: Path, plan: OutputPlan) -> Result:
     """Outputs into the run directory; earlier ones stay until the new ones are complete."""
     try:
-        result = postprocess(captures, folder, plan, say=_to_stdout)
+        result = postprocess(captures, folder, plan)
     except OSError as error:
         raise WarptraceError(f"cannot write to {shown(folder)}: {error.strerror}; choose another -o") from None
     record_outputs(folder, result.outputs)
@@ -90,7 +89,7 @@ def _into_new(captures: list[Path], source: Path, target: str, clobber: bool, pl
         raise UsageError(f"-o {target} holds the raw capture itself: choose a folder outside it")
     directory = RunDirectory.create(target, clobber=clobber)
     try:
-        result = postprocess(captures, directory.partial, plan, say=_to_stdout)
+        result = postprocess(captures, directory.partial, plan)
         write_run(directory.partial, {"source": str(source), "outputs": result.outputs, "failures": result.failures})
     except BaseException:
         directory.discard()
@@ -98,12 +97,9 @@ def _into_new(captures: list[Path], source: Path, target: str, clobber: bool, pl
     return result, directory.commit(success=result.recorded and not result.failures)
 
 
-def _to_stdout(name: str, trace: Trace) -> None:
-    say_summary(name, trace, sys.stdout)
-
-
 def _report(result: Result, place: Path, captures: list[Path], armed: int) -> int:
     """Name the outputs and the faults; returns the exit status."""
+    print_summaries(result.summaries, sys.stdout)
     for failure in result.failures:
         note(f"error: {failure}")
     if not result.recorded and not result.failures:

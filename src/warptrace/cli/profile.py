@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import platform
 import shlex
@@ -22,14 +21,14 @@ from .. import __version__
 from ..errors import UsageError, WarptraceError
 from ..runtime.options import LOG_LEVELS, RuntimeOptions, format_size
 from ._args import Parser, positive_int, size
+from ._captures import captures_in, wait_for_processes
 from ._child import child_environment, run_command
 from ._explain import armed_processes, why_nothing_recorded
-from ._messages import note, say_summary, shown, warn
+from ._messages import note, print_summaries, shown, warn
 from ._postprocess import OutputPlan, Result, note_missing_html, plan_outputs, postprocess
 from ._rundir import RAW_DIR, RunDirectory, default_name, write_run
 
 if TYPE_CHECKING:
-    from ..trace import Trace
     from ._args import Verbs
 
 POSTPROCESS_CHOICES = ("perfetto", "json", "html", "none", "all")
@@ -215,7 +214,7 @@ def _make_outputs(directory: RunDirectory, plan: OutputPlan) -> Result:
     previous = signal.signal(signal.SIGTERM, _interrupt)
     try:
         wait_for_processes(directory.raw)
-        return postprocess(captures_in(directory.raw), directory.partial, plan, say=_to_stderr)
+        return postprocess(captures_in(directory.raw), directory.partial, plan)
     except KeyboardInterrupt:
         return Result(failures=["post-processing was interrupted"], interrupted=True)
     except OSError as error:
@@ -226,49 +225,6 @@ def _make_outputs(directory: RunDirectory, plan: OutputPlan) -> Result:
 
 def _interrupt(signum: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt
-
-
-def _to_stderr(name: str, trace: Trace) -> None:
-    say_summary(name, trace, sys.stderr)
-
-
-def captures_in(raw: Path) -> list[Path]:
-    """The captures of a run, by pid; [] where there is no such folder."""
-    return sorted(raw.glob("pid_*"), key=lambda path: (len(path.name), path.name))
-
-
-def wait_for_processes(raw: Path, seconds: float = 5.0) -> None:
-    """Give processes that outlive the command a moment to write what they hold, then name those that still run."""
-    deadline = time.monotonic() + seconds
-    while (running := _running_pids(raw)) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    if running:
-        pids = ", ".join(map(str, running))
-        warn(f"still running after the command ended: pid {pids}; what they record from now on is not in the result")
-
-
-def _running_pids(raw: Path) -> list[int]:
-    """Processes that are alive and have not closed their capture."""
-    open_captures = (path for path in captures_in(raw) if not _closed(path))
-    names = (path.name.removeprefix("pid_") for path in open_captures)
-    return [pid for pid in map(int, filter(str.isdecimal, names)) if _runs(pid)]
-
-
-def _closed(capture: Path) -> bool:
-    try:
-        manifest = json.loads((capture / "manifest.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
-    return isinstance(manifest, dict) and manifest.get("state") == "complete"
-
-
-def _runs(pid: int) -> bool:
-    """Whether process ``pid`` exists and is more than a zombie that nobody waits for."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return False
-    return stat.rpartition(")")[2].split()[0] not in ("Z", "X")
 
 
 def _conclude(
@@ -302,6 +258,7 @@ def _report(
     request: Request, directory: RunDirectory, place: Path, outcome: Outcome, result: Result
 ) -> None:
     """Tell where the results are, and what is not as it should be."""
+    print_summaries(result.summaries, sys.stderr)
     if outcome.status:
         note(f"the command ended with exit status {outcome.status}")
     for failure in result.failures:

@@ -67,12 +67,13 @@ class Doubt:
 
 @dataclass(frozen=True)
 class Found:
-    """Rows of a block or of the whole. Per region: ``last_ns`` (of its last event, or of its entry), ``after_exit``
-    and ``long_gap`` as :func:`clock_faults` has them."""
+    """Rows of a block or of the whole. Per region: ``last_ns`` and ``last_cycle`` (of its last event, or
+    of its entry), ``after_exit`` and ``long_gap`` as :func:`clock_faults` has them."""
 
     ranges: Ranges
     markers: Markers
     last_ns: I64
+    last_cycle: I64
     after_exit: Bool
     long_gap: Bool
     doubts: tuple[Doubt, ...]
@@ -85,7 +86,7 @@ def decode_events(source: Source) -> Found:
     bounds = _bounds(by_region)
     threads = min(len(bounds) - 1, os.cpu_count() or 1, MOST_THREADS)
     with ThreadPoolExecutor(max(threads, 1)) as pool:
-        return _joined(list(pool.map(lambda ab: _decode_block(source.part(*ab)), zip(bounds, bounds[1:], strict=False))))
+        return _joined(list(pool.map(lambda a, b: _decode_block(source.part(a, b)), bounds, bounds[1:])))
 
 
 def _bounds(events: I64) -> list[int]:
@@ -100,6 +101,7 @@ def _joined(blocks: list[Found]) -> Found:
         ranges=_concatenated(Ranges, [b.ranges for b in blocks]),
         markers=_concatenated(Markers, [b.markers for b in blocks]),
         last_ns=np.concatenate([b.last_ns for b in blocks]),
+        last_cycle=np.concatenate([b.last_cycle for b in blocks]),
         after_exit=np.concatenate([b.after_exit for b in blocks]),
         long_gap=np.concatenate([b.long_gap for b in blocks]),
         doubts=tuple(d for b in blocks for d in b.doubts),
@@ -115,7 +117,7 @@ def _decode_block(source: Source) -> Found:
     events = build_events(source.regions, source.streams, source.batches)
     site = _sites(source, events)
     kind = source.table.kind[site]
-    pairing = pair(source.regions, source.streams, events, kind)
+    pairing = pair(source.regions, source.streams, events, kind, _slack(source))
     last = last_cycles(source.streams, events.cycle, len(source.regions))
     after_exit, long_gap = clock_faults(source.regions, last)
     columns = _Columns(source, events, site, _event_ns(source, events, last))
@@ -123,6 +125,7 @@ def _decode_block(source: Source) -> Found:
         ranges=columns.ranges(kind, pairing),
         markers=columns.markers(kind),
         last_ns=source.time0 + source.clock.to_ns(source.clock.group, source.cycles + last),
+        last_cycle=last,
         after_exit=after_exit,
         long_gap=long_gap,
         doubts=_doubts(source, events, site, pairing),
@@ -143,6 +146,14 @@ def _sites(source: Source, events: Events) -> I32:
         np.minimum(at, most[events.region], out=at)
         at += base[events.region]
     return table.lut[at]
+
+
+def _slack(source: Source) -> I64:
+    """Bytes at the end of each region's blocks that a full block may leave empty."""
+    ids, number = np.unique(source.regions.headers["kernel_id"], return_inverse=True)
+    kernels = source.table.kernels
+    slack = np.array([kernels[int(k)].slack if int(k) in kernels else 0 for k in ids], np.int64)
+    return slack[number.reshape(-1)]
 
 
 def _event_ns(source: Source, events: Events, last: I64) -> I64:
@@ -197,6 +208,7 @@ class _Columns:
         end_type[silent], end_bits[silent] = 0, 0
         start_type, start_bits = self._payload(start)
         token = kind[start] == EventKind.START
+        start_seq = self._seq(start)
         return Ranges(
             warp=self._warp(start),
             name=self.source.table.name[self.site[start]],
@@ -207,8 +219,8 @@ class _Columns:
             end_ns=self.ns[end],
             start_cycle=self.events.cycle[start],
             end_cycle=self.events.cycle[end],
-            start_seq=self._seq(start),
-            end_seq=self._seq(end),
+            start_seq=start_seq,
+            end_seq=start_seq + self._place(end) - self._place(start),
             start_type=start_type,
             start_bits=start_bits,
             end_type=end_type,
@@ -240,10 +252,12 @@ class _Columns:
     def _warp(self, at: I64) -> I32:
         return self.source.row.astype(np.int32)[self.events.region[at]]
 
+    def _place(self, at: I64) -> I64:
+        return at if self.events.position is None else self.events.position[at]
+
     def _seq(self, at: I64) -> I64:
         streams = self.source.streams
-        position = at if self.events.position is None else self.events.position[at]
-        seq: I64 = position - streams.first[streams.main][self.events.region[at]]
+        seq: I64 = self._place(at) - streams.first[streams.main][self.events.region[at]]
         return seq
 
     def _lane(self, at: I64) -> U8:

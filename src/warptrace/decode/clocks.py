@@ -37,8 +37,12 @@ ANCHORS = 32
 """Anchors used for one fit; more only make the bounds tighter than the clock is steady."""
 RATE_STEPS = 16
 GOLDEN = 0.6180339887498949
+NOMINAL_SPREAD = 0.25
+"""How far below or above its nominal clock an SM may run."""
 POOLED_GOOD = 0.003
 """Relative error of a launch's pooled rate up to which it is used."""
+BENT_NS = 2.0
+"""A long launch's anchors may be this far off one line before it is mapped in pieces."""
 BAD_NS = 64.0
 """An anchor this far off its map is reported."""
 
@@ -49,7 +53,8 @@ class ClockMap:
 
     ``group`` (n,): group of each region. ``cycle0``/``time0`` (g,): origins of a group, in cycles and in ns of
     %globaltimer. Pieces of all groups: group ``k`` has pieces ``first[k] .. first[k + 1] - 1``; a piece maps cycles
-    ``x`` since cycle0 to ``t + rate * (x - x0)`` ns since time0, from ``begin`` on. ``uncertainty`` (g,) ns;
+    ``x`` since cycle0 to ``t + rate * (x - x0)`` ns since time0, from ``begin`` on. ``uncertainty`` (g,) ns
+    up to the ``last`` anchor (in cycles since cycle0), and ``rate_error`` ns more per cycle behind it;
     ``violations`` (g,): anchors more than BAD_NS off.
     """
 
@@ -64,6 +69,8 @@ class ClockMap:
     t: F64
     rate: F64
     uncertainty: F64
+    last: F64
+    rate_error: F64
     violations: I64
     anchors: I64
     source: NDArray[np.str_]
@@ -71,6 +78,13 @@ class ClockMap:
     def part(self, rows: slice) -> ClockMap:
         """The same maps for some of the regions."""
         return replace(self, group=self.group[rows])
+
+    def extended(self, cycle: I64) -> ClockMap:
+        """The same maps, with the uncertainty up to ``cycle`` (n,), of each region since its group's cycle0: events
+        of a warp that never ended may lie far behind the last anchor."""
+        behind = np.zeros(len(self.last))
+        np.maximum.at(behind, self.group, cycle - self.last[self.group])
+        return replace(self, uncertainty=self.uncertainty + behind * self.rate_error)
 
     def to_ns(self, group: I64, cycle: I64) -> I64:
         """Rounded ns since the group's time0 of (n,) cycles since the group's cycle0."""
@@ -80,7 +94,7 @@ class ClockMap:
         relative += self.t[piece]
         return np.rint(relative).astype(np.int64)
 
-    def piece(self, group: I64, cycle: I64) -> I64:
+    def piece(self, group: I64, cycle: I64 | F64) -> I64:
         """Piece of the group's map that each of (n,) cycles since its cycle0 lies in."""
         piece = self.first[group]
         if len(self.x0) > len(self.cycle0):
@@ -143,17 +157,30 @@ def fit_clocks(regions: Regions, launch: I64, nominal_khz: dict[tuple[int, int],
     anchors = _collect(regions, group, cycle0, time0)
     device = regions.process[first_row].astype(np.int64) << 32 | regions.device[first_row]
     thin = _thin(anchors)
-    prior, source = _prior_rates(thin, group_launch, device, nominal_khz)
-    whole = _fit_groups(thin, prior)
-    own = thin.span(thin.g) >= OWN_RATE_NS
-    source = np.where(own, "sm", source)
-    pieces = _pieces(anchors, whole, thin)
-    uncertainty, violations = _check(anchors, pieces, whole)
-    first, begin, x0, t, rate = pieces
+    prior, spread, source = _prior_rates(thin, group_launch, device, nominal_khz)
+    whole, uncertainty, rate_error = _fit_groups(thin, prior, spread)
+    source = np.where(thin.span(thin.g) >= OWN_RATE_NS, "sm", source)
+    pieces, uncertainty = _split(anchors, whole, uncertainty)
+    off = _distance(anchors, pieces)
+    worst = _worst(anchors, off)
     return ClockMap(
-        group, group_launch, sm, cycle0, time0, first, begin, x0, t, rate, uncertainty, violations,
-        anchors.counts, source,
-    )  # fmt: skip
+        group=group,
+        launch=group_launch,
+        sm=sm,
+        cycle0=cycle0,
+        time0=time0,
+        first=pieces.first,
+        begin=pieces.begin,
+        x0=pieces.x0,
+        t=pieces.t,
+        rate=pieces.rate,
+        uncertainty=np.where(worst > 0, np.maximum(uncertainty, worst + MARGIN_NS), uncertainty),
+        last=anchors.span(anchors.x),
+        rate_error=rate_error,
+        violations=np.bincount(anchors.cell[off > BAD_NS], minlength=len(unique)).astype(np.int64),
+        anchors=anchors.counts,
+        source=source,
+    )
 
 
 def _minimum(values: I64, group: I64, n: int) -> I64:
@@ -199,9 +226,9 @@ def _thin(anchors: _Anchors) -> _Anchors:
 # ---------------------------------------------------------------------------------------------------------- rates
 def _prior_rates(
     anchors: _Anchors, launch: I64, device: I64, nominal_khz: dict[tuple[int, int], int]
-) -> tuple[F64, NDArray[np.str_]]:
-    """(ns per cycle that each group starts from, where it comes from): the launch's SMs pooled, else the device's
-    launches pooled, else the nominal clock."""
+) -> tuple[F64, F64, NDArray[np.str_]]:
+    """(ns per cycle that each group starts from, how far from it the group's rate may be, relative, and where it
+    comes from): the launch's SMs pooled, else the device's launches pooled, else the nominal clock."""
     dx, dg = anchors.span(anchors.x), anchors.span(anchors.g)
     rate, error = _pooled(dx, dg, launch)
     source = np.full(len(dx), "launch", dtype="<U8")
@@ -213,10 +240,11 @@ def _prior_rates(
     source[use_device] = "device"
     use_nominal = ~(error < 3 * RATE_SPREAD) & (nominal > 0)
     rate = np.where(use_nominal, nominal, rate)
+    spread = np.where(use_nominal, NOMINAL_SPREAD, RATE_SPREAD + 3 * error)
     source[use_nominal] = "nominal"
     nothing = ~np.isfinite(rate) | (rate <= 0)
     source[nothing] = "none"
-    return np.where(nothing, 1.0, rate), source
+    return np.where(nothing, 1.0, rate), np.minimum(np.where(nothing, 1.0, spread), 0.99), source
 
 
 def _pooled(dx: F64, dg: F64, pool: I64) -> tuple[F64, F64]:
@@ -236,20 +264,22 @@ def _nominal(device: int, nominal_khz: dict[tuple[int, int], int]) -> float:
     return 1e6 / khz if khz > 0 else 0.0
 
 
-def _fit_groups(anchors: _Anchors, prior: F64) -> _Fit:
-    """One line a group: with its own rate where its anchors are far enough apart, else with the prior one; where
-    that leaves no room, with the best rate within RATE_SPREAD of it."""
+def _fit_groups(anchors: _Anchors, prior: F64, spread: F64) -> tuple[_Fit, F64, F64]:
+    """(one line a group, its uncertainty in ns, that of its rate in ns per cycle).
+
+    The rate is the group's own where its anchors are far enough apart, else the prior one; where that leaves no room,
+    the best within ``spread`` of it.
+    """
     low, high = _own_bounds(anchors)
-    pool_low, pool_high = prior * (1 - RATE_SPREAD), prior * (1 + RATE_SPREAD)
-    clipped_low, clipped_high = np.maximum(low, pool_low), np.minimum(high, pool_high)
-    outside = clipped_low > clipped_high
-    clipped_low, clipped_high = np.where(outside, low, clipped_low), np.where(outside, high, clipped_high)
+    pool_low, pool_high = prior * (1 - spread), prior * (1 + spread)
+    near = np.maximum(low, pool_low) <= np.minimum(high, pool_high)
+    low, high = np.where(near, np.maximum(low, pool_low), low), np.where(near, np.minimum(high, pool_high), high)
     own = anchors.span(anchors.g) >= OWN_RATE_NS
-    fit = _fit(anchors, np.where(own, clipped_low, prior), np.where(own, clipped_high, prior))
+    fit = _fit(anchors, np.where(own, low, prior), np.where(own, high, prior))
     stuck = ~own & (fit.room < 0)
     if stuck.any():
-        fit = _fit(anchors, np.where(stuck, clipped_low, fit.rate), np.where(stuck, clipped_high, fit.rate))
-    return fit
+        fit = _fit(anchors, np.where(stuck, low, fit.rate), np.where(stuck, high, fit.rate))
+    return fit, *_uncertainty(anchors, fit, low, high)
 
 
 def _own_bounds(anchors: _Anchors) -> tuple[F64, F64]:
@@ -318,74 +348,119 @@ def _edge(anchors: _Anchors, inside: F64, outside: F64, enough: F64) -> F64:
 
 
 # --------------------------------------------------------------------------------------------------------- pieces
-_Pieces = tuple[I64, F64, F64, F64, F64]
+@dataclass(frozen=True)
+class _Pieces:
+    """The maps of all groups, as in ClockMap."""
+
+    first: I64
+    begin: F64
+    x0: F64
+    t: F64
+    rate: F64
 
 
-def _pieces(anchors: _Anchors, whole: _Fit, thin: _Anchors) -> _Pieces:
-    """(first, begin, x0, t, rate) of all groups: one piece, or several where a group is long.
+def _one_piece(fit: _Fit) -> _Pieces:
+    zero = np.zeros(len(fit.rate))
+    return _Pieces(np.arange(len(fit.rate) + 1), zero, zero, fit.offset, fit.rate)
 
-    The anchors of every PIECE_NS give one knot in their middle; the map runs straight from knot to knot, so it is
+
+def _distance(anchors: _Anchors, pieces: _Pieces) -> F64:
+    """How far each anchor is outside of its bounds, in ns; negative inside. The anchors' cells are all groups."""
+    none = np.zeros(len(pieces.first) - 1, np.int64)
+    clock = ClockMap(
+        none, none, none, none, none, pieces.first, pieces.begin, pieces.x0, pieces.t, pieces.rate,
+        pieces.t, pieces.t, pieces.t, none, none, np.zeros(0, dtype="<U1"),
+    )  # fmt: skip
+    piece = clock.piece(anchors.cell, anchors.x)
+    mapped = pieces.t[piece] + pieces.rate[piece] * (anchors.x - pieces.x0[piece])
+    return np.maximum(anchors.g - MARGIN_NS - mapped, mapped - anchors.g - TICK_NS - MARGIN_NS)
+
+
+def _worst(anchors: _Anchors, values: F64) -> F64:
+    return np.maximum.reduceat(values, anchors.first) if len(anchors.first) else np.zeros(0)
+
+
+def _split(anchors: _Anchors, whole: _Fit, uncertainty: F64) -> tuple[_Pieces, F64]:
+    """(pieces, uncertainty) of all groups: one line each, unless a group is long and one line does not fit it.
+
+    Then the anchors of every PIECE_NS give one knot in their middle; the map runs straight from knot to knot, so it is
     continuous and increasing.
     """
-    n = len(whole.rate)
-    zero = np.zeros(n)
-    simple = (np.arange(n + 1), zero, zero, whole.offset, whole.rate)
-    long = np.flatnonzero(thin.span(thin.g) > 2 * PIECE_NS)
-    if not len(long):
-        return simple
-    knots = {int(k): _knots(anchors, whole, int(k)) for k in long}
-    counts = np.array([max(len(knots[k][0]) - 1, 1) if k in knots else 1 for k in range(n)], np.int64)
+    simple = _one_piece(whole)
+    if not len(whole.rate):
+        return simple, uncertainty
+    bent = (anchors.span(anchors.g) > 2 * PIECE_NS) & (_worst(anchors, _distance(anchors, simple)) > BENT_NS)
+    if not bent.any():
+        return simple, uncertainty
+    group, x, t, room = _knots(anchors, whole, bent)
+    same = group[1:] == group[:-1]
+    owner, x0, t0 = group[:-1][same], x[:-1][same], t[:-1][same]
+    rate = (t[1:][same] - t0) / (x[1:][same] - x0)
+    counts = np.where(bent, np.bincount(owner, minlength=len(bent)), 1)
     first = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-    begin, x0, t, rate = (np.zeros(int(first[-1])) for _ in range(4))
-    x0[first[:-1]], t[first[:-1]], rate[first[:-1]] = zero, whole.offset, whole.rate
-    for k, (x, y) in knots.items():
-        if len(x) < 2:
-            continue
-        part = slice(int(first[k]), int(first[k + 1]))
-        begin[part], x0[part], t[part] = x[:-1], x[:-1], y[:-1]
-        rate[part] = np.diff(y) / np.diff(x)
-        begin[part.start] = 0.0
-    return first, begin, x0, t, rate
+    inside = np.repeat(bent, counts)
+    columns = [np.zeros(int(first[-1])) for _ in range(4)]
+    for column, plain, knotted in zip(
+        columns, (np.zeros(len(bent)), np.zeros(len(bent)), whole.offset, whole.rate), (x0, x0, t0, rate), strict=True
+    ):
+        column[~inside], column[inside] = plain[~bent], knotted
+    columns[0][first[:-1]] = 0.0
+    return _Pieces(first, *columns), np.where(bent, room / 2, uncertainty)
 
 
-def _knots(anchors: _Anchors, whole: _Fit, group: int) -> tuple[F64, F64]:
-    """(x, t) of the knots of one long group: the middle of each piece, and both ends of the group."""
-    at = int(anchors.first[group])
-    end = at + int(anchors.counts[group])
-    x, g = anchors.x[at:end], anchors.g[at:end]
-    number = np.floor(x * whole.rate[group] / PIECE_NS).astype(np.int64)
-    cell = np.unique(number, return_inverse=True)[1].reshape(-1).astype(np.int64)
-    cells = _thin(_Anchors(x, g, cell, np.searchsorted(cell, np.arange(int(cell[-1]) + 1))))
+def _knots(anchors: _Anchors, whole: _Fit, bent: NDArray[np.bool_]) -> tuple[I64, F64, F64, F64]:
+    """(group, x, t) of the knots of the bent groups, sorted, and the room (groups,) of their worst piece."""
+    use = bent[anchors.cell]
+    group, x, g = anchors.cell[use], anchors.x[use], anchors.g[use]
+    number = np.floor(x * whole.rate[group] / PIECE_NS)
+    new = np.concatenate([[True], (group[1:] != group[:-1]) | (number[1:] != number[:-1])])
+    cell = np.cumsum(new) - 1
+    cells = _thin(_Anchors(x, g, cell, np.flatnonzero(new)))
+    owner = group[new]
     low, high = _own_bounds(cells)
     own = cells.span(cells.g) >= PIECE_RATE_NS
-    rate = whole.rate[group]
-    fit = _fit(cells, np.where(own, low, rate), np.where(own, high, rate))
+    fit = _fit(cells, np.where(own, low, whole.rate[owner]), np.where(own, high, whole.rate[owner]))
     left = cells.x[cells.first]
     right = left + cells.span(cells.x)
-    middle = (left + right) / 2
-    knots = np.concatenate([left[:1], middle, right[-1:]])
-    which = np.concatenate([[0], np.arange(len(middle)), [len(middle) - 1]])
-    times = fit.offset[which] + fit.rate[which] * knots
-    distinct = np.concatenate([[True], np.diff(knots) > 0])
-    return knots[distinct], np.maximum.accumulate(times[distinct])
+    starts = np.flatnonzero(np.concatenate([[True], owner[1:] != owner[:-1]]))
+    ends = np.append(starts[1:], len(owner)) - 1
+    which = np.concatenate([starts, np.arange(len(owner)), ends])
+    at = np.concatenate([left[starts], (left + right) / 2, right[ends]])
+    order = np.lexsort((at, owner[which]))
+    which, at = which[order], at[order]
+    distinct = np.concatenate([[True], (np.diff(at) > 0) | (np.diff(owner[which]) != 0)])
+    which, at = which[distinct], at[distinct]
+    room = np.zeros(len(bent))
+    np.maximum.at(room, owner, np.abs(fit.room))
+    return owner[which], at, _rising(owner[which], fit.offset[which] + fit.rate[which] * at), room
 
 
-def _check(anchors: _Anchors, pieces: _Pieces, whole: _Fit) -> tuple[F64, I64]:
-    """(uncertainty of each group in ns, anchors that lie more than BAD_NS off its map)."""
-    n = len(whole.rate)
-    if not n:
-        return np.zeros(0), np.zeros(0, np.int64)
-    first, begin, x0, t, rate = pieces
-    none = np.zeros(n, np.int64)
-    labels = np.zeros(n, dtype="<U1")
-    clock = ClockMap(none, none, none, none, none, first, begin, x0, t, rate, x0, none, none, labels)
-    mapped = clock.to_ns(anchors.cell, anchors.x.astype(np.int64)).astype(np.float64)
-    off = np.maximum(anchors.g - MARGIN_NS - mapped, mapped - anchors.g - TICK_NS - MARGIN_NS)
-    worst = np.maximum(np.maximum.reduceat(off, anchors.first), 0.0)
-    room = np.where(np.diff(first) > 1, np.minimum(np.abs(whole.room), TICK_NS), np.abs(whole.room))
-    uncertainty = room / 2 + np.where(worst > 0, worst + MARGIN_NS, 0.0)
-    violations = np.bincount(anchors.cell[off > BAD_NS], minlength=n)
-    return uncertainty, violations.astype(np.int64)
+def _rising(group: I64, t: F64) -> F64:
+    """The times, each at least the one before it in its group: only clocks that are beyond trust need it."""
+    falling = (np.diff(t) < 0) & (group[1:] == group[:-1])
+    for k in np.unique(group[1:][falling]):
+        rows = group == k
+        t[rows] = np.maximum.accumulate(t[rows])
+    return t
+
+
+def _uncertainty(anchors: _Anchors, fit: _Fit, low: F64, high: F64) -> tuple[F64, F64]:
+    """How far another line that fits all anchors, with a rate in [low, high], can be from the chosen one, (c,): in ns
+    at the first or the last anchor, and in ns per cycle behind it."""
+    if not len(low):
+        return np.zeros(0), np.zeros(0)
+    zero = np.zeros(len(low))
+    low, high = np.minimum(low, fit.rate), np.maximum(high, fit.rate)
+    least, most = (_edge(anchors, fit.rate, end, zero) for end in (low, high))
+    ends = (anchors.x[anchors.first], anchors.x[anchors.first] + anchors.span(anchors.x))
+    worst = np.abs(fit.room) / 2
+    for part in (0.0, 0.5, 1.0):
+        for edge in (least, most):
+            rate = edge + (fit.rate - edge) * part
+            for bound in _bounds(anchors, rate):
+                for x in ends:
+                    worst = np.maximum(worst, np.abs(bound - fit.offset + (rate - fit.rate) * x))
+    return worst, np.maximum(most - fit.rate, fit.rate - least)
 
 
 def clock_facts(clock: ClockMap, launch: int) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import numpy as np
 from ..capture import Capture
 from ..trace import Launch, Process, Trace, Warps
 from ..wire import unpack_block, unpack_cluster
+from .align import Alignment, align_devices, shifted_lost
 from .blocks import Source, decode_events
 from .clocks import ClockMap, clock_facts, fit_clocks
 from .events import Streams, build_streams, region_cycles
@@ -73,18 +74,22 @@ def decode(captures: Sequence[Capture]) -> Trace:
     lost = read_lost(captures)
     launches = assign_launches(regions, lost)
     regions, launch = regions.select(launches.keep), launches.of_region[launches.keep]
-    clock = fit_clocks(regions, launch, _nominal_clocks(captures))
+    alignment = align_devices(captures, regions, lost)
+    lost = shifted_lost(lost, alignment)
+    clock = _aligned(fit_clocks(regions, launch, _nominal_clocks(captures)), regions, alignment)
     identity, lost_warps, clock = _order(regions, launch, launches, lost, clock)
     streams = build_streams(identity.regions, batches)
-    times = _times(identity.regions, lost_warps, clock)
+    times = _times(identity.regions, lost_warps, clock, alignment)
     source = Source(
         identity.regions, streams, batches, table, clock, identity.launch, identity.row, times.cycles, times.time0
     )
     found = decode_events(source)
-    warps = _warps(identity, lost_warps, streams, times, np.maximum(times.end, found.last_ns))
+    end = np.where(identity.regions.closed, times.end, found.last_ns)
+    warps = _warps(identity, lost_warps, streams, times, end)
+    clock = clock.extended(times.cycles + found.last_cycle)
     facts = [clock_facts(clock, i) for i in range(len(identity.keys))]
     trace_launches = _launches(identity, warps, table, facts)
-    problems += capture_problems(captures)
+    problems += [*capture_problems(captures), *alignment.problems]
     problems += launch_problems(trace_launches, warps, table)
     problems += event_problems(found.doubts, table)
     problems += stride_problems(identity, table)
@@ -100,8 +105,19 @@ def decode(captures: Sequence[Capture]) -> Trace:
         markers=found.markers,
         problems=tuple(problems),
         emulated=any(bool(c.manifest.get("emulated")) for c in captures),
-        meta={"clocks": [{"launch": i, **f} for i, f in enumerate(facts)], **_meta(captures)},
+        meta={
+            "clocks": [{"launch": i, **f} for i, f in enumerate(facts)],
+            "alignment": alignment.facts(),
+            **_meta(captures),
+        },
     )
+
+
+def _aligned(clock: ClockMap, regions: Regions, alignment: Alignment) -> ClockMap:
+    """The clock maps on the common timeline of all devices."""
+    process, device = (np.zeros(len(clock.time0), np.int32) for _ in range(2))
+    process[clock.group], device[clock.group] = regions.process, regions.device
+    return replace(clock, time0=clock.time0 + alignment.shift(process, device, clock.time0))
 
 
 def _meta(captures: Sequence[Capture]) -> dict[str, Any]:
@@ -204,13 +220,15 @@ def _mixed_order(regions: Regions, launch: I64, lost: LostWarps) -> tuple[I64, I
     return region_order, row[region_order], row[len(regions) :]
 
 
-def _times(regions: Regions, lost: LostWarps, clock: ClockMap) -> Times:
+def _times(regions: Regions, lost: LostWarps, clock: ClockMap, alignment: Alignment) -> Times:
     """Times of entries and exits, from an epoch that is before all of them (and so before all events)."""
     cycles = _entry_cycles(regions, clock)
     time0 = clock.time0[clock.group]
     entry = time0 + clock.to_ns(clock.group, cycles)
     end = time0 + clock.to_ns(clock.group, cycles + np.maximum(region_cycles(regions), 0))
-    known = [a.min() for a in (entry, end, lost.time, regions.headers["entry_globaltimer"]) if len(a)]
+    timer = regions.headers["entry_globaltimer"].astype(np.int64)
+    timer += alignment.shift(regions.process, regions.device, timer)
+    known = [a.min() for a in (entry, end, lost.time, timer) if len(a)]
     epoch = (int(min(known)) // EPOCH_STEP) * EPOCH_STEP - EPOCH_MARGIN_NS if known else 0
     return Times(epoch, cycles, time0 - epoch, entry - epoch, end - epoch, lost.time - epoch)
 

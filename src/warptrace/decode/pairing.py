@@ -48,17 +48,27 @@ class Pairing:
 @dataclass(frozen=True)
 class Context:
     """The columns that pairing works on. ``kind`` (events,): EventKind or 0; ``position`` as in Events but never
-    None where some warp has several streams."""
+    None where some warp has several streams. ``slack`` (regions,): bytes at a block's end that may stay empty."""
 
     regions: Regions
     streams: Streams
     events: Events
     kind: U8
+    slack: I64
+
+    def lost(self) -> I64:
+        """Events of each stream that were or may have been lost: of a warp that never ended any number, where its
+        block is full."""
+        streams, h = self.streams, self.regions.headers
+        stride, main, lane = (h[k].astype(np.int64)[streams.region] for k in ("stride", "main_bytes", "lane_bytes"))
+        size = np.where(streams.lane == 0, main, lane - LANE_HEADER_BYTES) - self.slack[streams.region]
+        open_and_full = ~self.regions.closed[streams.region] & (streams.stored >= size // stride)
+        return np.where(open_and_full, MAX_REGION_BYTES, streams.lost)
 
 
-def pair(regions: Regions, streams: Streams, events: Events, kind: U8) -> Pairing:
-    """Pairs all events."""
-    context = Context(regions, streams, events, kind)
+def pair(regions: Regions, streams: Streams, events: Events, kind: U8, slack: I64) -> Pairing:
+    """Pairs all events. ``slack`` (regions,): see KernelRecord."""
+    context = Context(regions, streams, events, kind, slack)
     end_of = np.full(len(events), -1, np.int64)
     depth = np.zeros(len(events), np.int16)
     slow = _hard_tokens(context)
@@ -127,9 +137,10 @@ def _hard_tokens(context: Context) -> Bool:
     that may name a start that was lost while other lanes went on."""
     regions, streams, events = context.regions, context.streams, context.events
     hard = region_sizes(regions.headers) > MAX_REGION_BYTES
-    n = np.bincount(streams.region, minlength=len(regions))
-    lost = np.bincount(streams.region, streams.lost, len(regions))
-    hard |= (n > 1) & (lost > 0)
+    if len(streams) > len(regions):
+        n = np.bincount(streams.region, minlength=len(regions))
+        lost = np.bincount(streams.region, context.lost(), len(regions))
+        hard |= (n > 1) & (lost > 0)
     if hard.any():
         has_end = np.zeros(len(regions), np.bool_)
         has_end[events.region[context.kind == EventKind.END]] = True
@@ -264,15 +275,16 @@ def _pair_slow(context: Context, regions: I64, end_of: I64, depth: I16) -> WarpP
     streams = context.streams
     begin = streams.main[regions]
     end = np.append(streams.main, len(streams))[regions + 1]
+    lost = context.lost() if len(regions) else streams.lost
     for region, a, b in zip(regions.tolist(), begin.tolist(), end.tolist(), strict=True):
-        pair_warp(_warp_events(context, region, range(a, b)), out)
+        pair_warp(_warp_events(context, region, range(a, b), lost), out)
     for start, stop, level in out.ranges:
         end_of[start] = stop
         depth[start] = min(level, np.iinfo(np.int16).max)
     return out
 
 
-def _warp_events(context: Context, region: int, rows: range) -> list[WarpEvent]:
+def _warp_events(context: Context, region: int, rows: range, lost: I64) -> list[WarpEvent]:
     """The events of one warp in program order."""
     streams, events = context.streams, context.events
     header = context.regions.headers[region]
@@ -290,8 +302,8 @@ def _warp_events(context: Context, region: int, rows: range) -> list[WarpEvent]:
         for i in range(count):
             link, address = codes[i] >> LINK_SHIFT, (at + i * stride) >> 3 & LINK_BITS
             parts.append((order[i], WarpEvent(first + i, kinds[i], lane, link, address, False)))
-        if streams.lost[row]:
-            gaps.append(_Gap(order[-1] if count else -1, at + count * stride, int(streams.lost[row]), stride))
+        if lost[row]:
+            gaps.append(_Gap(order[-1] if count else -1, at + count * stride, int(lost[row]), stride))
     parts.sort(key=lambda part: part[0])
     return [_with_gaps(place, event, gaps) for place, event in parts] if gaps else [event for _, event in parts]
 

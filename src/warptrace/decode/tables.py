@@ -38,7 +38,7 @@ class Regions:
     def __len__(self) -> int:
         return len(self.headers)
 
-    def select(self, rows: I64 | Bool) -> Regions:
+    def select(self, rows: I64 | Bool | slice) -> Regions:
         """The given rows."""
         return Regions(*(getattr(self, name)[rows] for name in self.__dataclass_fields__))
 
@@ -159,7 +159,7 @@ def site_table(captures: Iterable[Capture]) -> SiteTable:
     ]
     strings: dict[str, int] = {}
     for site in sites:
-        if site.kind != EventKind.POP:
+        if site.kind not in (EventKind.POP, EventKind.END):
             strings.setdefault(site.name, len(strings))
     bits = {int(k): (1 << v) - 1 for k, v in PAYLOAD_BITS.items()}
     base, ids, lut = _site_lut(kernels.values(), len(sites))

@@ -79,14 +79,15 @@ def _total() -> str:
 _SIZE_REGS = ".reg .u32 main,lane,trim,s,t,m; .reg .pred q; "
 
 
-def _lane_mask() -> str:
-    """PTX that sets u32 ``m`` to the mask of the lanes that exist in this warp and u32 ``w`` to its linear number."""
+def _lane_mask(spare: str = "s") -> str:
+    """PTX that sets u32 ``m`` to the mask of the lanes that exist in this warp and u32 ``w`` to its linear number; uses
+    u32 t and ``spare``."""
     return (
-        "mov.u32 w,%tid.z; mov.u32 t,%ntid.y; mov.u32 s,%tid.y; mad.lo.u32 w,w,t,s; "
-        "mov.u32 t,%ntid.x; mov.u32 s,%tid.x; mad.lo.u32 w,w,t,s; shr.u32 w,w,5; "
-        "mov.u32 s,%ntid.y; mul.lo.u32 t,t,s; mov.u32 s,%ntid.z; mul.lo.u32 t,t,s; "
-        "shl.b32 s,w,5; sub.u32 s,t,s; min.u32 s,s,32; sub.u32 s,32,s; mov.u32 m,-1; shr.u32 m,m,s; "
-    )
+        "mov.u32 w,%tid.z; mov.u32 t,%ntid.y; mov.u32 S,%tid.y; mad.lo.u32 w,w,t,S; "
+        "mov.u32 t,%ntid.x; mov.u32 S,%tid.x; mad.lo.u32 w,w,t,S; shr.u32 w,w,5; "
+        "mov.u32 S,%ntid.y; mul.lo.u32 t,t,S; mov.u32 S,%ntid.z; mul.lo.u32 t,t,S; "
+        "shl.b32 S,w,5; sub.u32 S,t,S; min.u32 S,S,32; sub.u32 S,32,S; mov.u32 m,-1; shr.u32 m,m,S; "
+    ).replace("S", spare)
 
 
 def entry(facts: KernelFacts) -> Asm:
@@ -217,6 +218,20 @@ def event(index: int, stride: int, payload: str | None, *, end: bool) -> Asm:
     return Asm(text, (), ins)
 
 
+def _most_lane_advance() -> str:
+    """PTX that writes the largest advance of lanes 1..31 to the header at u64 ``a``, by lane 0 under q.
+
+    ``s`` is the end of a lane's slots; they begin LANE_HEADER_BYTES behind its block's begin. All lanes of the warp take
+    part: none leaves a kernel early. Changes b, m, n, t, w.
+    """
+    return (
+        f"sub.u32 b,s,lane; add.u32 b,b,{wire.LANE_HEADER_BYTES}; sub.u32 b,<off>,b; "
+        "selp.b32 b,b,0,r; selp.b32 b,0,b,p; "
+        + _lane_mask("n")
+        + "redux.sync.max.u32 b,b,m; @q st.global.u32 [a+124],b; mov.u32 b,%laneid; "
+    )
+
+
 def close(facts: KernelFacts) -> Asm:
     """Writes the count of events and the exit clocks; a warp without a region leaves a record in the lost table."""
     lanes = (
@@ -237,6 +252,7 @@ def close(facts: KernelFacts) -> Asm:
         "sub.u32 n,s,main; sub.u32 f,<off>,n; "  # n = first slot, f = bytes advanced
         f"sub.u32 n,n,{first}; cvt.u64.u32 a,n; add.u64 a,a,<control>; and.pred q,p,r; mov.u32 t,{wire.CLOSED_MAGIC}; "
         "mov.b64 {n,m},x; @q st.global.v4.u32 [a+96],{f,t,n,m}; @q st.global.u64 [a+112],y; "
+        + (_most_lane_advance() if facts.lanes else "")
         + lanes
         # no region although recording is on: limit 1, and the cursor began at 8
         + "setp.eq.u32 q,<limit>,1; setp.gt.and.u32 q,<off>,8,q; "

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from . import isa_cvt, isa_data, isa_float, isa_int, isa_mma, isa_sync, isa_warp, sync, tma, wgmma
+from . import isa_call, isa_cvt, isa_data, isa_float, isa_int, isa_mma, isa_sync, isa_warp, sync, tma, wgmma
 from .costs import cost
 from .errors import PtxSyntaxError, UnsupportedInstruction, Where
 from .gen import Gen, Pools, RegFile
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 Function = Callable[["Warp"], int]
 
 _EMITTERS = (
-    isa_int.EMIT | isa_float.EMIT | isa_cvt.EMIT | isa_data.EMIT | isa_warp.EMIT | isa_sync.EMIT | isa_mma.EMIT
+    isa_call.EMIT | isa_int.EMIT | isa_float.EMIT | isa_cvt.EMIT | isa_data.EMIT | isa_warp.EMIT | isa_sync.EMIT | isa_mma.EMIT
     | wgmma.EMIT
 )  # fmt: skip
 
@@ -43,7 +43,7 @@ _NUMPY_NAMES = (
 
 def _namespace() -> dict[str, Any]:
     ns: dict[str, Any] = {n: getattr(np, n) for n in _NUMPY_NAMES}
-    for mod in (isa_int, isa_float, isa_cvt, isa_data, isa_warp, sync, tma, isa_mma, wgmma):
+    for mod in (isa_call, isa_int, isa_float, isa_cvt, isa_data, isa_warp, sync, tma, isa_mma, wgmma):
         ns.update(mod.RUNTIME)
     for bank, dtype in BANK_DTYPES.items():
         ns[f"{bank}_"] = dtype
@@ -72,6 +72,9 @@ class Code:
     masked_cost: list[float] = field(default_factory=list)
     full_n: list[int] = field(default_factory=list)
     masked_n: list[int] = field(default_factory=list)
+    full_ordered: list[bool] = field(default_factory=list)
+    masked_ordered: list[bool] = field(default_factory=list)
+    """Whether the function touches memory or synchronises, so that its place in time matters to other warps."""
     reg_counts: dict[int, int] = field(default_factory=dict)
     local_bytes: int = 0
     local_syms: dict[str, int] = field(default_factory=dict)
@@ -91,6 +94,15 @@ def _is_soft(ins: Instr) -> bool:
     if p[0] in ("ldmatrix", "stmatrix", "mma", "wgmma", "movmatrix"):
         return True
     return p[0] == "bar" and p[1] == "warp"
+
+
+def _touches_others(ins: Instr) -> bool:
+    p = ins.parts
+    if p[0] in ("ld", "st", "ldu"):
+        return not any(x in p for x in ("param", "local", "const"))
+    if p[0] in ("ldmatrix", "stmatrix", "wgmma", "bar", "nanosleep"):
+        return True
+    return isa_sync.is_blocking(ins) or isa_sync.splits_before(ins)
 
 
 def _is_end(ins: Instr) -> bool:
@@ -176,13 +188,19 @@ class _Translator:
         return self.seg_at[self.labels[op.name]]
 
     def successors(self, k: int) -> list[int]:
-        """Segments that can follow segment k in the masked partition; -1 is the exit."""
+        """Segments that can follow segment k, as far as reconvergence is concerned; -1 is the exit.
+
+        Lanes that leave by a guarded exit, or trap, are not waited for: the others still meet where they
+        would without it.
+        """
         last = self.ins[self.segs[k].soft_end - 1]
         if last.parts[0] == "bra":
             out = [self.target(last)]
             return out if last.guard is None else [*out, k + 1]
         if last.parts[0] in ("ret", "exit", "trap"):
-            return [-1] if last.guard is None else [-1, k + 1]
+            if last.guard is not None:
+                return [k + 1]
+            return [] if last.parts[0] == "trap" else [-1]
         return [k + 1]
 
     def post_dominators(self) -> None:
@@ -221,7 +239,7 @@ class _Translator:
     def function(self, k: int, masked: bool) -> tuple[Gen, float, int]:
         seg = self.segs[k]
         end = seg.soft_end if masked else seg.hard_end
-        g = Gen(self.kernel.name, self.regs, self.pools, masked)
+        g = Gen(self.kernel.name, self.regs, self.pools, masked, frozenset(p.name for p in self.kernel.params))
         total = 0.0
         ended = False
         for i in range(seg.start, end):
@@ -248,7 +266,8 @@ class _Translator:
             if ins.parts[:2] == ("bar", "warp"):
                 members = ins.operands[0]
             expr = f"member_bits(w,{g.src(members, TYPES['u32'])})" if members is not None else "w.live"
-            g.emit(f"if not w.warpsync({expr},{i},{k}): return -2")
+            key = "'bar.warp.sync'" if ins.parts[0] == "bar" else str(i)
+            g.emit(f"if not w.warpsync({expr},{key},{k},{nxt}): return -2")
             g.emit("m=w.m")
         if ins.guard is not None:
             p = g.pred(ins.guard)
@@ -310,6 +329,9 @@ class _Translator:
                 self.write(text, f"{'m' if masked else 'f'}{k}", g, masked)
                 (code.masked_cost if masked else code.full_cost).append(total)
                 (code.masked_n if masked else code.full_n).append(n)
+                start = self.segs[k].start
+                ordered = any(_touches_others(i) for i in self.ins[start : start + n])
+                (code.masked_ordered if masked else code.full_ordered).append(ordered)
         self.compile(text)
         return code
 

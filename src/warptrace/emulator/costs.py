@@ -29,6 +29,8 @@ CTA_START_NS = 200.0
 ASYNC_LATENCY_NS = 500.0
 """From issue to completion of cp.async and bulk copies, plus `ASYNC_NS_PER_BYTE` each byte."""
 ASYNC_NS_PER_BYTE = 0.005
+RUN_AHEAD_NS = 5000.0
+"""How far a warp that touches no memory may run ahead of the others: only host time depends on it."""
 TIMEOUT_NS = 1000.0
 """try_wait returns false this long after nothing else can advance."""
 DEFAULT_STALL = 12.0

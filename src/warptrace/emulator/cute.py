@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -96,17 +97,10 @@ def compile_kernels(
     """
     cute = _import_dsl()
     with tempfile.TemporaryDirectory(prefix="warptrace-ptx-") as folder:
-        before = os.environ.get("CUTE_DSL_DUMP_DIR")
-        os.environ["CUTE_DSL_DUMP_DIR"] = folder
-        try:
-            text = f"--keep-ptx --gpu-arch {arch} {options}".strip()
-            compiled = cute.compile(host_fn, *args, options=text, **kwargs)
-            ptx = _ptx_text(compiled.__ptx__)
-        finally:
-            if before is None:
-                del os.environ["CUTE_DSL_DUMP_DIR"]
-            else:
-                os.environ["CUTE_DSL_DUMP_DIR"] = before
+        # An option, since the DSL reads CUTE_DSL_DUMP_DIR only once, when it is imported.
+        text = f"--keep-ptx --dump-dir {shlex.quote(folder)} --gpu-arch {arch} {options}".strip()
+        compiled = cute.compile(host_fn, *args, options=text, **kwargs)
+        ptx = _ptx_text(compiled.__ptx__)
     return from_compiled(compiled, ptx)
 
 

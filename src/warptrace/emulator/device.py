@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,6 +23,8 @@ from .tma import encode_tensor_map
 from .topology import Topology
 
 Dim = int | Sequence[int]
+_ONE_AT_A_TIME = threading.Lock()
+"""Instructions share scratch memory, so launches of several threads take turns."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,8 @@ class DeviceArray:
     def read(self) -> npt.NDArray[Any]:
         """A copy of the contents."""
         n = int(np.prod(self.shape, dtype=np.int64)) * np.dtype(self.dtype).itemsize
-        return self.allocation.buf[:n].view(self.dtype).reshape(self.shape).copy()
+        out: npt.NDArray[Any] = self.allocation.buf[:n].view(self.dtype).reshape(self.shape).copy()
+        return out
 
     def write(self, values: npt.ArrayLike) -> None:
         """Overwrite the contents (broadcast to the shape)."""
@@ -66,6 +70,8 @@ class LaunchResult:
     end_ns: int
     ctas: int
     gridid: int
+    printed: tuple[str, ...] = ()
+    """Output of the kernel's printf calls, in the order of execution."""
 
 
 def _triple(d: Dim, what: str) -> tuple[int, int, int]:
@@ -242,7 +248,7 @@ class Kernel:
         *,
         cluster: Dim | None = None,
         smem: int = 0,
-        max_instructions: int = 200_000_000,
+        max_instructions: int = 20_000_000,
         seed: int | None = None,
     ) -> LaunchResult:
         """Run the kernel to its end.
@@ -250,6 +256,7 @@ class Kernel:
         ``args`` has one entry a parameter: a `DeviceArray` (its address), a
         number (encoded by the parameter's type), or bytes (a struct or a tensor
         map, copied as they are). ``smem`` is the dynamic shared memory in bytes.
+        ``max_instructions`` ends a kernel that spins for ever.
         Raises `LaunchError` for a bad configuration and `ExecutionError` for
         what goes wrong on the device.
         """
@@ -271,15 +278,16 @@ class Kernel:
             dev.seed if seed is None else seed,
         )  # fmt: skip
         try:
-            stats = machine.run()
+            with _ONE_AT_A_TIME:
+                stats = machine.run()
         finally:
             dev.memory.remove(palloc)
             dev.now = max(dev.now, machine.stats.end_ns, start)
-        return self._result(stats, config)
+        return self._result(stats, config, tuple(machine.printed))
 
-    def _result(self, s: Stats, config: LaunchConfig) -> LaunchResult:
+    def _result(self, s: Stats, config: LaunchConfig, printed: tuple[str, ...]) -> LaunchResult:
         base = self.module.device.time_base
-        return LaunchResult(s.instructions, base + int(s.begin_ns), base + int(s.end_ns), s.ctas, config.gridid)
+        return LaunchResult(s.instructions, base + int(s.begin_ns), base + int(s.end_ns), s.ctas, config.gridid, printed)
 
     def _layout(self, dynamic: int) -> SmemLayout:
         k = self.code.kernel

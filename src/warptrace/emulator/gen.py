@@ -26,6 +26,9 @@ class Site:
     instr: Instr
     alloc: Any = None
     """Allocation that the last access hit."""
+    base: int = -1
+    delta: Any = None
+    """Base address minus the constant offset, as a row, for ``base``."""
     extra: Any = None
 
 
@@ -70,8 +73,9 @@ class Gen:
     a bool row.
     """
 
-    def __init__(self, kernel: str, regs: RegFile, pools: Pools, masked: bool):
+    def __init__(self, kernel: str, regs: RegFile, pools: Pools, masked: bool, params: frozenset[str] = frozenset()):
         self.kernel = kernel
+        self.params = params
         self.regs = regs
         self.pools = pools
         self.masked = masked
@@ -242,7 +246,9 @@ class Gen:
         """``name(srcs..., out)`` into a register of exactly this type."""
         if isinstance(d, Sink):
             return
-        self.emit(f"{name}({','.join(srcs)},{self.dst(d, t)}{self.w})")
+        # numpy deprecates the positional output of these two
+        out = "out=" if name in ("minimum", "maximum") else ""
+        self.emit(f"{name}({','.join(srcs)},{out}{self.dst(d, t)}{self.w})")
 
     def pair(self, op: Operand) -> tuple[Operand, Operand | None]:
         """Split ``a|b``; a single operand gives (a, None)."""

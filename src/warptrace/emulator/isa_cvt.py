@@ -265,7 +265,7 @@ def _cvt(g: Gen, ins: Instr) -> None:
         g.put(d, dt, expr)
     elif "sat" in ins.parts:
         g.put(d, dt, f"int_to_int({src},{dt.bank}_,True)")
-    elif dt.bits == st.bits or g.width(d) == dt.bits:
+    elif g.width(d) == dt.bits:
         g.emit(f"copyto({g.dst(d, dt)},{src},'unsafe'{g.w})")
     else:
         g.put(d, dt, f"{src}.astype({dt.bank}_)")

@@ -22,7 +22,8 @@ SPACES = ("global", "shared", "shared::cta", "shared::cluster", "local", "param"
 def narrow(a: Row, dtype: Any) -> Row:
     """The low bits of a wider register as the given type."""
     size = np.dtype(dtype).itemsize
-    return a.astype(f"u{size}").view(dtype)
+    out: Row = a.astype(f"u{size}").view(dtype)
+    return out
 
 
 def pack(dtype: Any, part: Any, *rows: Row) -> Row:
@@ -30,12 +31,14 @@ def pack(dtype: Any, part: Any, *rows: Row) -> Row:
     out = np.empty((WARP, len(rows)), part)
     for i, r in enumerate(rows):
         out[:, i] = r
-    return out.view(dtype)[:, 0]
+    packed: Row = out.view(dtype)[:, 0]
+    return packed
 
 
 def parts(a: Row, part: Any) -> Row:
     """(32, n) array of the equal parts of a value, low first."""
-    return np.ascontiguousarray(a).view(part).reshape(WARP, -1)
+    out: Row = np.ascontiguousarray(a).view(part).reshape(WARP, -1)
+    return out
 
 
 def stack(dtype: Any, *rows: Row) -> Row:
@@ -174,6 +177,9 @@ def _ld_param(g: Gen, t: ScalarType, nvec: int, d: Operand, mem: Operand) -> boo
         return False
     out = TYPES[f"s{t.bits}"] if t.kind == "s" else TYPES[f"b{t.bits}"]
     dsts = d.items if isinstance(d, Vec) else (d,)
+    if mem.base.name not in g.params:
+        g.put(d, out, f"call_param(w,{g.site()},{mem.base.name!r}).astype({out.bank}_)")
+        return True
     for i, x in enumerate(dsts):
         off = mem.base.offset + mem.offset + i * t.bits // 8
         g.put(x, out, f"w.param(PARAMS[{mem.base.name!r}]+{off},{out.bank}_)")
@@ -193,9 +199,14 @@ def _st(g: Gen, ins: Instr) -> None:
     if "async" in ins.parts:
         _st_async(g, ins, t, nvec)
         return
+    mem, s = ins.operands[:2]
+    if space == "param" and isinstance(mem, Mem) and isinstance(mem.base, Sym) and mem.base.name not in g.params:
+        if nvec > 1 or mem.offset:
+            raise g.fail("structured call parameter")
+        g.emit(f"w.call_params[{mem.base.name!r}]={g.src(s, TYPES[f'b{t.bits}'])}.copy()")
+        return
     if space in ("param", "const"):
         raise g.fail(f"store to .{space}")
-    mem, s = ins.operands[:2]
     a, off = address(g, mem, space)
     ops = s.items if isinstance(s, Vec) else (s,)
     vals = _values(g, ops, TYPES[f"b{t.bits}"])

@@ -76,7 +76,7 @@ def f64_to_f32_odd(s: Row) -> Row:
     r = round_to_f32(s, "rz")
     inexact = (r.astype(np.float64) != s) & np.isfinite(s)
     bits = r.view(np.uint32)
-    return (bits | inexact.astype(np.uint32)).view(np.float32)
+    return np.asarray((bits | inexact.astype(np.uint32)).view(np.float32))
 
 
 def round_to_f32(s: Row, mode: str) -> Row:
@@ -107,6 +107,36 @@ def _odd_sum(p: Row, c: Row) -> Row:
 
 
 _SMALL = 2.0**-125
+_X = np.zeros(32)
+_Y = np.zeros(32)
+_BITS = _X.view(np.uint64)
+_LOW = np.full(32, 0x1FFFFFFF, np.uint64)
+_HALF = np.full(32, 0x10000000, np.uint64)
+_TINY = np.full(32, _SMALL)
+_T = np.zeros(32, np.uint64)
+_M1 = np.zeros(32, np.bool_)
+_M2 = np.zeros(32, np.bool_)
+
+
+def fma32_row(a: Row, b: Row, c: Row) -> Row:
+    """`fma32` of 32 lanes for a destination that rounds: f64 values whose rounding to f32 is the result.
+
+    The f64 sum may be rounded again unless it lies on the midpoint of two f32, or is so small that f32 has fewer
+    bits there. The row is scratch memory: copy it before the next call.
+    """
+    np.copyto(_X, a)
+    np.copyto(_Y, b)
+    np.multiply(_X, _Y, _X)
+    np.copyto(_Y, c)
+    np.add(_X, _Y, _X)
+    np.bitwise_and(_BITS, _LOW, _T)
+    np.equal(_T, _HALF, _M1)
+    np.absolute(_X, _Y)
+    np.less(_Y, _TINY, _M2)
+    np.logical_or(_M1, _M2, _M1)
+    if np.count_nonzero(_M1):
+        return fma32(a, b, c)
+    return _X
 
 
 def fma32(a: Row, b: Row, c: Row) -> Row:
@@ -325,7 +355,7 @@ _COMPARES: dict[str, Any] = {
 RUNTIME: dict[str, Any] = {
     f.__name__: f
     for f in (
-        ftz, sat, bf_to_f32, f32_to_bf, f32_to_h, fma32, fma32_mode, f32_mode, fma64, half_op, half_sign, minmax32,
+        ftz, sat, bf_to_f32, f32_to_bf, f32_to_h, fma32, fma32_row, fma32_mode, f32_mode, fma64, half_op, half_sign, minmax32,
         f32_unary_mode, bf_unary, round_to_f32,
     )
 } | _COMPARES | {
@@ -415,7 +445,9 @@ def fma(g: Gen, ins: Instr) -> None:
             raise g.fail(f"rounding .{mode} of .f64")
         g.put(d, t, f"fma64({srcs})")
     else:
-        _finish(g, ins, d, t, f"fma32({srcs})" if mode == "rn" else f"fma32_mode({srcs},'{mode}')")
+        plain = "ftz" not in ins.parts and "sat" not in ins.parts
+        fn = "fma32_row" if plain else "fma32"
+        _finish(g, ins, d, t, f"{fn}({srcs})" if mode == "rn" else f"fma32_mode({srcs},'{mode}')")
 
 
 def minmax(g: Gen, ins: Instr) -> None:

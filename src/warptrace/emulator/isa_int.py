@@ -35,10 +35,8 @@ def mulhi(a: Row, b: Row) -> Row:
 def mul24(a: Row, b: Row) -> Row:
     """Low 32 bits of the 48-bit product of the low 24 bits."""
     if a.dtype.kind == "i":
-        x, y = (a << 8) >> 8, (b << 8) >> 8
-    else:
-        x, y = a & np.uint32(0xFFFFFF), b & np.uint32(0xFFFFFF)
-    return np.asarray(x * y)
+        return np.asarray(((a << 8) >> 8) * ((b << 8) >> 8))
+    return np.asarray((a & np.uint32(0xFFFFFF)) * (b & np.uint32(0xFFFFFF)))
 
 
 def idiv(a: Row, b: Row) -> Row:
@@ -205,6 +203,13 @@ def dp4a(a: Row, b: Row, c: Row, sa: bool, sb: bool) -> Row:
     return (c.astype(np.int64) + (x * y).sum(axis=1)).astype(c.dtype)
 
 
+def dp2a(a: Row, b: Row, c: Row, sa: bool, sb: bool, hi: bool) -> Row:
+    """c + dot product of a's two halves and two bytes of b: the low ones, or the high ones."""
+    x = np.ascontiguousarray(a).view(np.int16 if sa else np.uint16).reshape(-1, 2).astype(np.int64)
+    y = np.ascontiguousarray(b).view(np.int8 if sb else np.uint8).reshape(-1, 4).astype(np.int64)
+    return (c.astype(np.int64) + (x * y[:, 2 * hi : 2 * hi + 2]).sum(axis=1)).astype(c.dtype)
+
+
 def halves(name: str, a: Row, b: Row) -> Row:
     """A ufunc on packed 16-bit integers; name is ``add``, ``min`` or ``max``, with dtype suffix."""
     op, kind = name.split(":")
@@ -218,7 +223,7 @@ RUNTIME: dict[str, Any] = {
     f.__name__: f
     for f in (
         mulhi, mul24, idiv, irem, addsat, subsat, addc, subc, popc, clz, brev, bfind, bfe, bfi, shf, prmt, prmt_mode,
-        lop3, sad, dp4a, halves,
+        lop3, sad, dp4a, dp2a, halves,
     )
 }  # fmt: skip
 
@@ -455,6 +460,14 @@ def _dp4a(g: Gen, ins: Instr) -> None:
     g.put(d, t, f"dp4a({g.src(a, U32)},{g.src(b, U32)},{g.src(c, t)},{ta == 's32'},{tb == 's32'})")
 
 
+def _dp2a(g: Gen, ins: Instr) -> None:
+    d, a, b, c = ins.operands
+    half, ta, tb = ins.parts[1:4]
+    t = TYPES["s32"] if "s32" in (ta, tb) else U32
+    signs = f"{ta == 's32'},{tb == 's32'},{half == 'hi'}"
+    g.put(d, t, f"dp2a({g.src(a, U32)},{g.src(b, U32)},{g.src(c, t)},{signs})")
+
+
 _INT_CMP = {
     "eq": "equal", "ne": "not_equal", "lt": "less", "le": "less_equal", "gt": "greater", "ge": "greater_equal",
     "lo": "less", "ls": "less_equal", "hi": "greater", "hs": "greater_equal",
@@ -553,6 +566,7 @@ EMIT: dict[str, Emitter] = {
     "neg": _absneg("negative"),
     "sad": _sad,
     "dp4a": _dp4a,
+    "dp2a": _dp2a,
     "setp": _setp,
     "set": _set,
     "selp": _selp,

@@ -69,38 +69,34 @@ def halves_of(row: Row, kind: str) -> Any:
     return v.astype(np.float64)
 
 
+def all_halves(regs: Any, kind: str) -> Any:
+    """(n, 32, 2) f64 values of n registers of packed f16 or bf16."""
+    by = np.concatenate(regs).view(np.uint16).reshape(-1, WARP, 2)
+    v = by.view(np.float16) if kind == "f16" else fl.bf_to_f32(by)
+    return v.astype(np.float64)
+
+
 def fragment_a(regs: Any, kind: str) -> Any:
-    """A (16, 8 * len(regs) / 2) from the registers of mma's A operand."""
-    k = 4 * len(regs)
-    a = np.empty((16, k))
-    for i, r in enumerate(regs):
-        col = 2 * _T + 8 * (i // 2)
-        v = halves_of(r, kind)
-        a[_G + 8 * (i % 2), col] = v[:, 0]
-        a[_G + 8 * (i % 2), col + 1] = v[:, 1]
-    return a
+    """A (16, 4 * len(regs)) from the registers of mma's A operand.
+
+    Register i of lane 4g + t holds columns 2t and 2t + 1 of row g, in the 8x8 quarter i (column-major).
+    """
+    quarters = all_halves(regs, kind).reshape(-1, 2, 8, 4, 2)
+    return quarters.transpose(1, 2, 0, 3, 4).reshape(16, -1)
 
 
 def mma(kind: str, acc: str, a: Any, b: Any, c: Any) -> list[Row]:
     """D registers of mma.sync.m16n8k{8,16}; ``acc`` is f32 or f16."""
     am = fragment_a(a, kind)
-    bm = np.empty((am.shape[1], 8))
-    for i, r in enumerate(b):
-        v = halves_of(r, kind)
-        bm[2 * _T + 8 * i, _G] = v[:, 0]
-        bm[2 * _T + 8 * i + 1, _G] = v[:, 1]
-    d = am @ bm
-    cols = 2 * _T
+    # register i of lane 4g + t: rows 8i + 2t and 8i + 2t + 1 of column g
+    bm = all_halves(b, kind).reshape(-1, 8, 4, 2).transpose(0, 2, 3, 1).reshape(-1, 8)
+    quads = (am @ bm).reshape(2, 8, 4, 2)  # row half, g, t, element of the pair
     if acc == "f32":
-        for i, r in enumerate(c):
-            d[_G + 8 * (i // 2), cols + i % 2] += r.view(np.float32)
-        return [d[_G + 8 * (i // 2), cols + i % 2].astype(np.float32) for i in range(4)]
-    out = []
-    for i, r in enumerate(c):
-        v = halves_of(r, "f16")
-        pair = np.stack([d[_G + 8 * i, cols] + v[:, 0], d[_G + 8 * i, cols + 1] + v[:, 1]], axis=1)
-        out.append(np.ascontiguousarray(fl.f32_to_h(pair)).view(np.uint32)[:, 0])
-    return out
+        # register i: element i % 2 of row half i // 2
+        sums = quads.transpose(0, 3, 1, 2).reshape(4, WARP) + np.concatenate(c).view(np.float32).reshape(4, WARP)
+        return list(sums.astype(np.float32))
+    pairs = quads.reshape(2, WARP, 2) + all_halves(c, "f16")
+    return list(np.ascontiguousarray(fl.f32_to_h(pairs)).view(np.uint32)[..., 0])
 
 
 RUNTIME: dict[str, Any] = {f.__name__: f for f in (ldmatrix, stmatrix, movmatrix, mma)}

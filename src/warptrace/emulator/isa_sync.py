@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .gen import Emitter, Gen, last_type
 from .isa_data import address, space_of
-from .parser import Instr, Operand, Sink
+from .parser import Imm, Instr, Operand, Sink
 from .types import TYPES
 
 U32 = TYPES["u32"]
@@ -67,9 +67,13 @@ def _bar(g: Gen, ins: Instr, pc: int, nxt: int) -> None:
         g.emit("f.timed_out=True")
         g.emit(f"return bar(w,{g.site()},'sync',{ident},{count},{pc},{pc},{pred})")
         return
-    ident = g.src(ops[0], U32)
-    count = g.src(ops[1], U32) if len(ops) > 1 else "None"
+    ident = _number(g, ops[0])
+    count = _number(g, ops[1]) if len(ops) > 1 else "None"
     g.emit(f"return bar(w,{g.site()},'{kind}',{ident},{count},{pc},{nxt},None)")
+
+
+def _number(g: Gen, op: Operand) -> str:
+    return str(op.value) if isinstance(op, Imm) else g.src(op, U32)
 
 
 def _try_wait(g: Gen, ins: Instr, pc: int, nxt: int) -> None:
@@ -240,9 +244,7 @@ def _tensor(g: Gen, ins: Instr) -> None:
     if load_:
         multi = any(x.startswith("multicast") for x in p)
         cm = g.src(ops[3], TYPES["u16"]) if multi else "None"
-        g.emit(
-            f"tensor_load(w,{g.site()},{_addr(g, mem)},{tm},{tmoff},({coords},),{_addr(g, ops[2])},{g.m},{cm})"
-        )
+        g.emit(f"tensor_load(w,{g.site()},{_addr(g, mem)},{tm},{tmoff},({coords},),{_addr(g, ops[2])},{g.m},{cm})")
     else:
         red = f"'{_reduce_op(g, ins)}'" if p[1] == "reduce" else "None"
         g.emit(f"tensor_store(w,{g.site()},{tm},{tmoff},({coords},),{_addr(g, mem)},{g.m},{red})")

@@ -83,7 +83,8 @@ def match_any(a: Row, mask: Mask | None) -> Row:
     """For each lane the mask of active lanes with an equal value."""
     active = mask if mask is not None else np.ones(WARP, np.bool_)
     eq = (a[:, None] == a[None, :]) & active[None, :]
-    return (eq * (np.uint64(1) << np.arange(WARP, dtype=np.uint64))).sum(axis=1).astype(np.uint32)
+    masks: Row = (eq * (np.uint64(1) << np.arange(WARP, dtype=np.uint64))).sum(axis=1).astype(np.uint32)
+    return masks
 
 
 def match_all(a: Row, mask: Mask | None) -> tuple[Row, Row]:

@@ -182,6 +182,7 @@ class Machine:
         self.threads = config.block[0] * config.block[1] * config.block[2]
         self.heap: list[tuple[float, int, Any]] = []
         self.progress = 0
+        self.printed: list[str] = []
         self._seq = 0
         self.stats = Stats(begin_ns=start_ns, end_ns=start_ns)
         self.live: dict[int, Warp] = {}
@@ -347,6 +348,7 @@ class Machine:
         full, masked = code.full, code.masked
         full_cost, full_n = code.full_cost, code.full_n
         masked_cost, masked_n = code.masked_cost, code.masked_n
+        full_ordered, masked_ordered = code.full_ordered, code.masked_ordered
         ns = 1.0 / w.cta.sm.ghz
         nstalls, at = len(stalls), self.stall_at
         count = 0
@@ -376,7 +378,13 @@ class Machine:
                     f = self._after_masked(w, f, nxt)
                 if count > limit:
                     raise self._limit()
-                if heap and heap[0][0] < w.t:
+                if (
+                    f is not None
+                    and heap
+                    and heap[0][0] < w.t
+                    # register arithmetic may run ahead of warps that are behind in time
+                    and ((full_ordered if f.full else masked_ordered)[f.pc] or heap[0][0] < w.t - costs.RUN_AHEAD_NS)
+                ):
                     break
         except EmulatorError as e:
             self._locate(e, w, pc)
@@ -394,7 +402,7 @@ class Machine:
         if nxt < 0:
             return w.f if w.f is not None else w.next_fragment()
         if w.merged is not None:
-            f = w.unmerge(nxt)
+            return w.unmerge()
         f.pc = nxt
         if nxt == f.rpc:
             return w.arrive()
@@ -415,7 +423,7 @@ class Machine:
         for frame in traceback.extract_tb(e.__traceback__):
             if frame.filename == f"<ptx {self.code.name}>":
                 ins = self.code.line_of.get(frame.lineno or 0)
-        where = Where(self.code.name, ins and ins.line, ins and ins.text, w.cta.ctaid, w.warpid)
+        where = Where(self.code.name, ins.line if ins else None, ins.text if ins else None, w.cta.ctaid, w.warpid)
         return ExecutionError(f"the emulator failed on an instruction ({type(e).__name__}: {e})", where)
 
     def _limit(self) -> InstructionLimit:

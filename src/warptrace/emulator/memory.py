@@ -7,7 +7,7 @@ or the local window. Parameter and constant space addresses are generic
 addresses of read-only allocations, so ``cvta`` leaves them as they are.
 
 Fast path of an access: subtract the base and rotate right by log2(size), so
-that a misaligned or out-of-bounds address becomes a huge index that numpy's own
+that a misaligned or out-of-bounds address becomes an index that numpy's own
 bounds check refuses; only then does the slow path look for the guilty lane.
 """
 
@@ -76,6 +76,8 @@ class GlobalMemory:
 
     def remove(self, alloc: Allocation) -> None:
         self.bases.remove(alloc.base)
+        # sites remember the allocation that they hit last: make its fast path miss
+        alloc.views = {key: view[:0] for key, view in alloc.views.items()}
         del self.allocs[alloc.base]
 
     def find(self, addr: int, size: int) -> Allocation | None:
@@ -166,50 +168,61 @@ def _resolve_shared(
     return alloc, addr - alloc.base
 
 
-def _index(addr: Row, delta: int, size: int) -> Row:
-    """Element index of each address; anything misaligned or below the base becomes out of bounds."""
-    if addr.dtype == np.uint32:
-        off = addr - np.uint32(delta & 0xFFFFFFFF)
-        k, bits = size.bit_length() - 1, 32
-        t: Any = np.uint32
-    else:
-        off = addr - np.uint64(delta & _M64)
-        k, bits = size.bit_length() - 1, 64
-        t = np.uint64
-    if k == 0:
-        # no spare bit to push a sign into: halve the range by hand
-        return np.where(off >> t(bits - 1), t((1 << (bits - 1)) - 1), off).view(f"i{bits // 8}")
-    # a shift by one more bit than needed keeps the sign clear
-    return ((off >> t(k)) | ((off & t(size - 1)) << t(bits - 1 - k))).view(f"i{bits // 8}")
+class _Scratch:
+    """Work rows for one address width: the launch runs on one thread, so they can be shared."""
+
+    def __init__(self, bits: int):
+        u, s = f"u{bits // 8}", f"i{bits // 8}"
+        self.t: Any = np.zeros(WARP, u)
+        self.i: Any = np.zeros(WARP, u)
+        self.index: Any = self.t.view(s)
+        self.right = {1 << k: np.full(WARP, k, u) for k in range(7)}
+        self.left = {1 << k: np.full(WARP, bits - k, u) for k in range(1, 7)}
+        self.top = np.full(WARP, (1 << (bits - 1)) - 1, u)
+        self.zero = np.zeros(WARP, u)
 
 
-def _candidates(w: Warp, site: Site, space: str) -> Any:
-    if space.startswith("shared"):
-        return w.cta.smem
-    return site.alloc
+_SCRATCH = {4: _Scratch(32), 8: _Scratch(64)}
+
+
+def _index(addr: Row, site: Site, alloc: Allocation, off: int, size: int) -> Any:
+    """Element index of each address; anything misaligned or below the base becomes out of bounds.
+
+    The offset is rotated right by log2(size): low bits that are set end up as a huge (or hugely negative) index.
+    """
+    width = addr.dtype.itemsize
+    sc = _SCRATCH[width]
+    if site.base != alloc.base:
+        site.base = alloc.base
+        site.delta = np.full(WARP, (alloc.base - off) & ((1 << (8 * width)) - 1), addr.dtype)
+    t = sc.t
+    np.subtract(addr, site.delta, t)
+    if size == 1:
+        # no spare bit to rotate into: what would be a small negative index is made huge
+        np.minimum(t, sc.top, out=t)
+        return sc.index
+    np.right_shift(t, sc.right[size], sc.i)
+    np.left_shift(t, sc.left[size], t)
+    np.bitwise_or(t, sc.i, t)
+    return sc.index
 
 
 def load(w: Warp, site: Site, space: str, addr: Row, off: int, esize: int, nvec: int, mask: Mask | None) -> Any:
     """Values of all lanes: an array (32,), or (32, nvec) for vectors, of unsigned elements.
 
-    Lanes outside the mask get 0.
+    Lanes outside the mask get arbitrary values.
     """
-    alloc = _candidates(w, site, space)
+    alloc = w.cta.smem if space[0] == "s" else site.alloc
     if alloc is not None and space != "local":
-        a = addr if mask is None else addr[mask]
+        index = _index(addr, site, alloc, off, esize * nvec)
+        if mask is not None:
+            # inactive lanes read the first element, whatever their address
+            index[~mask] = 0
         try:
-            vals = alloc.views[esize, nvec][_index(a, alloc.base - off, esize * nvec)]
+            return alloc.views[esize, nvec][index]
         except IndexError:
             pass
-        else:
-            return vals if mask is None else _spread(vals, mask)
     return _load_slow(w, site, space, addr, off, esize, nvec, mask)
-
-
-def _spread(vals: Row, mask: Mask) -> Row:
-    out = np.zeros((WARP, *vals.shape[1:]), vals.dtype)
-    out[mask] = vals
-    return out
 
 
 def _lanes(mask: Mask | None) -> list[int]:
@@ -221,9 +234,7 @@ def _wrap(addr: Row, lane: int, off: int) -> int:
     return (int(addr[lane]) + off) & ((1 << bits) - 1)
 
 
-def _load_slow(
-    w: Warp, site: Site, space: str, addr: Row, off: int, esize: int, nvec: int, mask: Mask | None
-) -> Any:
+def _load_slow(w: Warp, site: Site, space: str, addr: Row, off: int, esize: int, nvec: int, mask: Mask | None) -> Any:
     shape = (WARP,) if nvec == 1 else (WARP, nvec)
     out = np.zeros(shape, _UINT[esize])
     for lane in _lanes(mask):
@@ -239,12 +250,14 @@ def store(
     w: Warp, site: Site, space: str, addr: Row, off: int, esize: int, nvec: int, mask: Mask | None, vals: Any
 ) -> None:
     """Write ``vals`` ((32,) or (32, nvec) unsigned); of lanes that hit one address the highest wins."""
-    alloc = _candidates(w, site, space)
+    alloc = w.cta.smem if space[0] == "s" else site.alloc
     if alloc is not None and space != "local" and not alloc.readonly:
-        a = addr if mask is None else addr[mask]
-        v = vals if mask is None else vals[mask]
+        index = _index(addr, site, alloc, off, esize * nvec)
         try:
-            alloc.views[esize, nvec][_index(a, alloc.base - off, esize * nvec)] = v
+            if mask is None:
+                alloc.views[esize, nvec][index] = vals
+            else:
+                alloc.views[esize, nvec][index[mask]] = vals[mask]
         except IndexError:
             pass
         else:
@@ -263,9 +276,7 @@ def read_bytes(w: Warp, site: Site, space: str, addr: int, n: int, lane: int = 0
     return alloc.buf[off : off + n]
 
 
-def resolve_range(
-    w: Warp, site: Site, space: str, addr: int, n: int, lane: int, write: bool
-) -> tuple[Allocation, int]:
+def resolve_range(w: Warp, site: Site, space: str, addr: int, n: int, lane: int, write: bool) -> tuple[Allocation, int]:
     """Like `resolve` for any length, without the alignment rule."""
     alloc, off = resolve(w, site, space, addr, 1, lane, write)
     if off + n > alloc.nbytes:

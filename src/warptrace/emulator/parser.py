@@ -280,6 +280,8 @@ class _Scope:
         self.ranges: list[tuple[str, int]] = []
 
     def declare(self, name: str) -> str:
+        if name in self.names:
+            raise ValueError(f"{name} is declared twice")
         unique = name if self.parent is None else f"{name}@{self.ident}"
         self.names[name] = unique
         return unique
@@ -357,7 +359,10 @@ class _BodyParser:
         scope = _Scope(parent, self.scopes)
         for s in stmts:
             if s.kind == "label" or (s.kind == "stmt" and s.text.startswith(".reg")):
-                self._declare(s, scope)
+                try:
+                    self._declare(s, scope)
+                except ValueError as e:
+                    raise PtxSyntaxError(str(e), Where(self.kernel.name, s.line, s.text)) from None
         for s in stmts:
             if s.kind == "block":
                 self._block(s.children, scope)
@@ -383,7 +388,7 @@ class _BodyParser:
 
     def _directive(self, s: _Stmt) -> None:
         word = s.text.split(None, 1)[0]
-        if word in (".reg", ".pragma", ".branchtargets", ".callprototype", ".calltargets", ".alias"):
+        if word in (".reg", ".param", ".pragma", ".branchtargets", ".callprototype", ".calltargets", ".alias"):
             return
         if word in (".shared", ".local", ".const", ".global", ".extern", ".shared::cta"):
             self.kernel.variables.append(parse_variable(s.text, s.line))
@@ -504,7 +509,8 @@ def parse_variable(text: str, line: int) -> Variable:
         raise PtxSyntaxError("a variable without a state space", Where(line=line, text=text[:200]))
     elem = _TYPE_BYTES[m.group("type")]
     count = int(m.group("vec") or 1)
-    init, syms = b"", []
+    init = b""
+    syms: list[tuple[int, str, int]] = []
     if m.group("init"):
         init, syms = _init_bytes(m.group("init"), elem, m.group("type").startswith("f"))
     for dim in re.findall(r"\[([^\]]*)\]", m.group("dims") or ""):

@@ -40,7 +40,9 @@ class Barrier:
     """(true predicates, all predicates) of the last round, for bar.red."""
 
 
-def _uniform(w: Warp, site: Site, row: Row, what: str) -> int:
+def _uniform(w: Warp, site: Site, row: Row | int, what: str) -> int:
+    if isinstance(row, int):
+        return row
     vals = row[w.m]
     first = int(vals[0])
     if (vals != vals[0]).any():
@@ -48,7 +50,9 @@ def _uniform(w: Warp, site: Site, row: Row, what: str) -> int:
     return first
 
 
-def bar(w: Warp, site: Site, kind: str, barid: Row, count: Row | None, pc: int, nxt: int, pred: Row | None) -> int:
+def bar(
+    w: Warp, site: Site, kind: str, barid: Row | int, count: Row | int | None, pc: int, nxt: int, pred: Row | None
+) -> int:
     """bar.sync, bar.arrive and bar.red; a diverged warp arrives when all its lanes have come."""
     ident = _uniform(w, site, barid, "the barrier id")
     n = None if count is None else _uniform(w, site, count, "the barrier's thread count")
@@ -396,9 +400,7 @@ def cp_async_mbar(w: Warp, site: Site, addr: Row, off: int, mask: Mask | None, n
 def _check16(w: Warp, site: Site, lane: int, **values: int) -> None:
     for name, v in values.items():
         if v % 16:
-            raise MisalignedAccess(
-                f"bulk copy: {name} {v:#x} is not a multiple of 16", where_of(w, site, lane)
-            )
+            raise MisalignedAccess(f"bulk copy: {name} {v:#x} is not a multiple of 16", where_of(w, site, lane))
 
 
 def targets(w: Warp, site: Site, addr: int, ctamask: int | None, lane: int) -> list[int]:

@@ -114,9 +114,7 @@ def _map_at(w: Warp, site: Site, addr: int, lane: int) -> TensorMap:
     alloc, off = resolve_range(w, site, "generic", addr, 128, lane, False)
     tm = decode_tensor_map(alloc.buf[off : off + 128].tobytes())
     if tm is None:
-        raise SyncError(
-            "the tensor map was not made by the emulator (use Device.tensor_map)", where_of(w, site, lane)
-        )
+        raise SyncError("the tensor map was not made by the emulator (use Device.tensor_map)", where_of(w, site, lane))
     return tm
 
 
@@ -224,9 +222,7 @@ def tensor_store(
 
 def _check_rank(w: Warp, site: Site, tm: TensorMap, coords: tuple[Row, ...], lane: int) -> None:
     if len(coords) != len(tm.shape):
-        raise SyncError(
-            f"{len(coords)} coordinates for a tensor map of rank {len(tm.shape)}", where_of(w, site, lane)
-        )
+        raise SyncError(f"{len(coords)} coordinates for a tensor map of rank {len(tm.shape)}", where_of(w, site, lane))
 
 
 RUNTIME: dict[str, Any] = {"tensor_load": tensor_load, "tensor_store": tensor_store}

@@ -9,6 +9,7 @@ turns, so a fragment that spins on another one's store cannot hang the warp.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,9 +34,12 @@ def bits_of(mask: Mask) -> int:
     return int.from_bytes(np.packbits(mask, bitorder="little").tobytes(), "little")
 
 
+@lru_cache(maxsize=4096)
 def row_of(bits: int) -> Mask:
-    """A 32-bit lane mask as a bool row."""
-    return (_LANE_BITS & np.uint32(bits)) != 0
+    """A 32-bit lane mask as a (read-only) bool row."""
+    row: Mask = (_LANE_BITS & np.uint32(bits)) != 0
+    row.flags.writeable = False
+    return row
 
 
 class Rec:
@@ -121,12 +125,13 @@ class Warp:
         self.f: Fragment | None = None
         self.ready: list[Fragment] = []
         self.blocked: list[Fragment] = []
-        self.merged: list[Fragment] | None = None
+        self.merged: list[tuple[Fragment, int]] | None = None
         self.m: Mask = _FULL
         self.bits = bits
         self.full = False
         self.spin = 0
         self.cluster_phase = 0
+        self.call_params: dict[str, Row] = {}
         self.cp_open: list[Any] = []
         self.cp_groups: list[Any] = []
         self.bulk_open: list[Any] = []
@@ -281,7 +286,9 @@ class Warp:
         rest = f.bits & ~gone
         rec = f.rec
         self.f = None
-        if rest:
+        if rest and rec is not None and rec.pc == nxt:
+            rec.arrived |= rest
+        elif rest:
             self.ready.append(Fragment(nxt, rest, rec))
         while rec is not None:
             parent = rec.parent
@@ -320,7 +327,7 @@ class Warp:
             self.wake(f, self.t)
 
     # -- warp-level synchronisation --------------------------------------------
-    def warpsync(self, members: int, key: Any, pc: int) -> bool:
+    def warpsync(self, members: int, key: Any, pc: int, nxt: int) -> bool:
         """Bring the lanes of ``members`` together for one instruction; False when they are not all here yet.
 
         When it returns True, ``m`` and ``bits`` cover all fragments that meet.
@@ -335,25 +342,30 @@ class Warp:
         for p in parts:
             union |= p.bits
         if need & ~union:
-            self.block(pc, "lanes", key, need)
+            self.block(pc, "lanes", key, need, nxt)
             return False
+        self.merged = [(f, nxt)]
         for p in parts[1:]:
+            assert p.wait is not None
             self.blocked.remove(p)
+            self.merged.append((p, p.wait[3]))
             p.wait = None
-        self.merged = parts
         self.bits = union
         self.m = row_of(union)
         return True
 
-    def unmerge(self, nxt: int) -> Fragment:
+    def unmerge(self) -> Fragment | None:
         """After the joint instruction: every fragment goes on by itself."""
         parts = self.merged
         assert parts is not None
         self.merged = None
-        for p in parts:
-            p.pc = nxt
-        self.ready.extend(parts[1:])
-        return self.select(parts[0])
+        for f, pc in reversed(parts):
+            f.pc = pc
+            if f.rec is not None and pc == f.rec.pc:
+                self._arrive_bits(f.rec, f.bits)
+            else:
+                self.ready.append(f)
+        return self.next_fragment()
 
     def local_alloc(self) -> Allocation:
         return self.local

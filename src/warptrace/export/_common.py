@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -80,7 +81,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     try:
         file = part.open("wb")
     except OSError as error:
-        raise WarptraceError(f"cannot write {target}: {error.strerror or error}; choose another folder") from error
+        raise WarptraceError(f"cannot write {target}: {error.strerror or error}; choose another place") from error
     try:
         with file:
             yield file
@@ -88,7 +89,9 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     except BaseException as error:
         part.unlink(missing_ok=True)
         if isinstance(error, OSError):
-            raise WarptraceError(f"cannot write {target}: {error.strerror or error}; free some space") from error
+            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+            mend = "free some space" if full else "choose another place"
+            raise WarptraceError(f"cannot write {target}: {error.strerror or error}; {mend}") from error
         raise
 
 

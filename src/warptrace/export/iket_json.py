@@ -23,7 +23,7 @@ from .. import __version__
 from ..errors import WarptraceError
 from ..trace import I64, RANGE_STACK, U8, U64, Launch, Trace
 from ..wire import EventKind, PayloadType
-from ._common import Chunk, OrderedPool, Progress, RowBounds, chunks, replacing, row_bounds, rows_of
+from ._common import OrderedPool, Progress, RowBounds, replacing, row_bounds, rows_of
 
 Bools = NDArray[np.bool_]
 
@@ -144,7 +144,8 @@ def digits(values: U64) -> U8:
         rest = quotient
     table[:, 0] = _DIGITS4[rest.astype(np.int64)]
     out = table.view(np.uint8).reshape(len(values), -1)[:, 4 * groups - width :]
-    for place in range(width - 1):
+    narrowest = len(str(int(values.min(initial=int(values.max(initial=0))))))
+    for place in range(width - narrowest):
         out[values < np.uint64(10 ** (width - 1 - place)), place] = 0
     return out
 
@@ -209,16 +210,12 @@ class _Writer:
             self._text('},"launches":')
             self._launches(plain)
             self._text(',"locationTable":[')
-            self._locations()
+            self._section(self._locations, slice(0, len(self.location_rows)))
             self._text(f'],"meta":{{"version":1}},"stringTable":{_dumps(self.strings)},"warptrace":{self._extension()}}}')
 
     # ------------------------------------------------------------------------------------------- plumbing
     def _text(self, text: str) -> None:
         self.pool.submit(self._packed, lambda: text.encode())
-
-    def _rows(self, function: Callable[..., bytes], *arguments: object, first: bool) -> None:
-        """Rows begin with a comma each; the first of a list has none."""
-        self.pool.submit(self._packed, lambda: function(*arguments)[1 if first else 0 :])
 
     def _packed(self, make: Callable[[], bytes]) -> bytes:
         data = make()
@@ -245,22 +242,25 @@ class _Writer:
             "kernelName": launch.symbol,
         }
         first, last = (int(self.launch_bounds[launch.index + i]) for i in (0, 1))
-        parts = list(chunks(self.bounds, first, last, CHUNK_ROWS))
         whole = self.bounds.chunk(first, last)
         used = np.unique(self.trace.ranges.name[whole.ranges]).tolist()
         ids = event_ids(self.trace, launch.kernel_id, used)
         self._text(f'{separator}{_dumps(head)[:-1]},"markers":[')
-        self._section(self._markers, [part for part in parts if part.markers.stop > part.markers.start])
+        self._section(self._markers, whole.markers)
         self._text('],"ranges":[')
-        self._section(self._ranges, [part for part in parts if part.ranges.stop > part.ranges.start], ids)
+        self._section(self._ranges, whole.ranges, ids)
         self._text('],"singleClusterActive":0,"warpLifetimes":[')
-        self._section(self._lifetimes, parts)
+        self._section(self._lifetimes, whole.warps)
         self._text(f'],"warptrace":{self._launch_extension(launch, first, last)}}}')
         self._advance(rows_of(whole))
 
-    def _section(self, function: Callable[..., bytes], parts: Sequence[Chunk], *extra: object) -> None:
-        for i, part in enumerate(parts):
-            self._rows(function, part, *extra, first=i == 0)
+    def _section(self, function: Callable[..., bytes], rows: slice, *extra: object) -> None:
+        """The records of some rows of a table, without the brackets around them."""
+        for start in range(rows.start, rows.stop, CHUNK_ROWS):
+            part = slice(start, min(start + CHUNK_ROWS, rows.stop))
+            # Every record begins with a comma; the first of a list has none.
+            skip = 1 if start == rows.start else 0
+            self.pool.submit(self._packed, lambda part=part, skip=skip: function(part, *extra)[skip:])
 
     def _time(self, ns: I64) -> Number:
         absolute = ns + self.trace.epoch_ns
@@ -271,8 +271,8 @@ class _Writer:
     def _location(self, warp: np.ndarray) -> Number:
         return Number(self.location_of[warp].view(np.uint64))
 
-    def _markers(self, part: Chunk) -> bytes:
-        markers, rows = self.trace.markers, part.markers
+    def _markers(self, rows: slice) -> bytes:
+        markers = self.trace.markers
         payload = _Payloads(markers.type[rows], markers.bits[rows])
         fields = [
             Text([f',{{"color":{COLOR},"locIdx":'.encode()]),
@@ -286,8 +286,8 @@ class _Writer:
         ]
         return render(rows.stop - rows.start, fields)
 
-    def _ranges(self, part: Chunk, ids: dict[int, int]) -> bytes:
-        ranges, rows = self.trace.ranges, part.ranges
+    def _ranges(self, rows: slice, ids: dict[int, int]) -> bytes:
+        ranges = self.trace.ranges
         start, end = self._time(ranges.start_ns[rows]), self._time(ranges.end_ns[rows])
         location = self._location(ranges.warp[rows])
         at_start = _Payloads(ranges.start_type[rows], ranges.start_bits[rows])
@@ -326,8 +326,8 @@ class _Writer:
             f'"rangeNameIdx":{self.string_of[name]},"rangeScope":0,"rangeType":{kind},"startTs":'
         ).encode()
 
-    def _lifetimes(self, part: Chunk) -> bytes:
-        warps, rows = self.trace.warps, part.warps
+    def _lifetimes(self, rows: slice) -> bytes:
+        warps = self.trace.warps
         fields: list[Number | Text] = [
             Text([b',{"endTs":']),
             self._time(warps.end_ns[rows]),
@@ -343,13 +343,9 @@ class _Writer:
         return Number(self.string_of[name].view(np.uint64))
 
     # ---------------------------------------------------------------------------------------------- tables
-    def _locations(self) -> None:
-        for first in range(0, len(self.location_rows), CHUNK_ROWS):
-            self._rows(self._location_rows, self.location_rows[first : first + CHUNK_ROWS], first=first == 0)
-
-    def _location_rows(self, rows: I64) -> bytes:
-        warps = self.trace.warps
-        columns = np.stack([*warps.cta[rows].T, warps.gpc[rows], warps.sm[rows], warps.tpc[rows], warps.warp[rows]], 1)
+    def _locations(self, rows: slice) -> bytes:
+        warps, at = self.trace.warps, self.location_rows[rows]
+        columns = np.stack([*warps.cta[at].T, warps.gpc[at], warps.sm[at], warps.tpc[at], warps.warp[at]], axis=1)
         return "".join(
             f',{{"ctaId":[{x},{y},{z}],"gpcId":{gpc},"smId":{sm},"tpcId":{tpc},"warpId":{warp}}}'
             for x, y, z, gpc, sm, tpc, warp in columns.tolist()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,16 +69,26 @@ def _widen_one(kind: PayloadType, bits: U64) -> U64:
         return narrow.astype(np.float64).view(np.uint64)
 
 
-def text(kind: int, bits: int) -> str:
-    """A payload as a person reads it: decimal, the shortest digits that give a float back, 0 or 1 for a bool."""
-    value_kind, value = widen(np.array([kind], np.uint8), np.array([bits], np.uint64))
-    if value_kind[0] == ValueKind.NONE:
-        return ""
-    if value_kind[0] == ValueKind.INT:
-        return str(value.view(np.int64)[0])
-    if value_kind[0] != ValueKind.FLOAT:
-        return str(value[0])
-    number = value.view(np.float64)[0]
-    if kind == PayloadType.F16:
-        return str(np.float16(number))
-    return str(np.float32(number) if kind in (PayloadType.BF16, PayloadType.F32) else number)
+def texts(types: U8, bits: U64) -> list[str]:
+    """Payloads as a person reads them: decimal, the shortest digits that give a float back, 0 or 1 for a bool; empty
+    where there is none."""
+    kinds, values = widen(types, bits)
+    out = [str(value) for value in values.tolist()]
+    numbers = values.view(np.float64)
+    columns: list[tuple[NDArray[np.bool_], NDArray[Any]]] = [
+        (kinds == ValueKind.INT, values.view(np.int64)),
+        (np.isin(types, [PayloadType.BF16, PayloadType.F32]), _narrow(numbers, np.float32)),
+        (types == PayloadType.F16, _narrow(numbers, np.float16)),
+        (types == PayloadType.F64, numbers),
+    ]
+    for rows, column in columns:
+        for row in np.flatnonzero(rows).tolist():
+            out[row] = str(column[row])
+    for row in np.flatnonzero(kinds == ValueKind.NONE).tolist():
+        out[row] = ""
+    return out
+
+
+def _narrow(numbers: NDArray[np.float64], dtype: type[np.floating[Any]]) -> NDArray[Any]:
+    with np.errstate(all="ignore"):  # rows of other types may not fit: they are not used
+        return numbers.astype(dtype)

@@ -22,7 +22,7 @@ from ..errors import WarptraceError
 from ..trace import I32, I64, RANGE_STACK, U8, U64, Launch, Trace
 from . import trackevent as te
 from ._common import Chunk, Progress, chunks, replacing, row_bounds, rows_of
-from .payload import ValueKind, text, widen
+from .payload import ValueKind, texts, widen
 
 CHUNK_ROWS = 1 << 14
 TRACK_ROWS = 1 << 14
@@ -255,24 +255,27 @@ class _Writer:
         if large.any():
             distinct, index = np.unique(values[large], return_inverse=True)
             values[large] = np.uint64(self.next_string) + index.reshape(-1).astype(np.uint64)
-            texts = [str(value) for value in distinct.tolist()]
-            self.out.write(te.interned(strings=list(enumerate(texts, self.next_string))))
-            self.next_string += len(texts)
+            numbers = [str(value) for value in distinct.tolist()]
+            self.out.write(te.interned(strings=list(enumerate(numbers, self.next_string))))
+            self.next_string += len(numbers)
         kinds = np.where(nan | large, np.uint8(te.Kind.STRING), kinds)
         name = np.where(end, np.uint64(PAYLOAD_END), np.uint64(PAYLOAD))
         return te.Argument(name, kinds, values)
 
     def _payload_names(self, iids: U64, name: I32, types: U8, bits: U64, named: np.ndarray) -> U64:
         rows = np.flatnonzero(named & (types != 0))
-        table = np.empty(len(rows), [("name", np.int32), ("type", np.uint8), ("bits", np.uint64)])
-        table["name"], table["type"], table["bits"] = name[rows], types[rows], bits[rows]
-        distinct, index = np.unique(table, return_inverse=True)
-        strings = self.trace.strings
-        texts = [f"{strings[n]}(payload={text(t, b)})" for n, t, b in distinct.tolist()]
-        if texts:
-            self.out.write(te.interned(list(enumerate(texts, self.next_name))))
-        iids[rows] = np.uint64(self.next_name) + index.reshape(-1).astype(np.uint64)
-        self.next_name += len(texts)
+        if not len(rows):
+            return iids
+        code, value = (name[rows].astype(np.int64) << 8) | types[rows], bits[rows]
+        order = np.lexsort((value, code))
+        new = np.ones(len(rows), np.bool_)
+        new[1:] = (code[order][1:] != code[order][:-1]) | (value[order][1:] != value[order][:-1])
+        iids[rows[order]] = np.uint64(self.next_name - 1) + np.cumsum(new).astype(np.uint64)
+        shown = rows[order[new]]
+        strings, payloads = self.trace.strings, texts(types[shown], bits[shown])
+        labels = [f"{strings[n]}(payload={text})" for n, text in zip(name[shown].tolist(), payloads, strict=True)]
+        self.out.write(te.interned(list(enumerate(labels, self.next_name))))
+        self.next_name += len(labels)
         return iids
 
     # ------------------------------------------------------------------------------------------- leaves

@@ -31,6 +31,9 @@ CLOCK_REALTIME = 1
 CLOCK_BOOTTIME = 6
 """The clock that packet timestamps are in unless they say otherwise; a trace's own time counts from 0 on it."""
 
+MAX_ROWS = 1 << 15
+"""Most messages in one matrix: what keeps it in the processor's cache, and its memory bounded."""
+
 BEGIN = 1
 END = 2
 INSTANT = 3
@@ -238,9 +241,18 @@ class Argument:
     value: U64
     """the value's 64 bits; for STRING the iid"""
 
+    def part(self, rows: slice) -> Argument:
+        """The argument of some of the events."""
+        return Argument(self.name if isinstance(self.name, int) else self.name[rows], self.kind[rows], self.value[rows])
+
 
 def events(ns: U64, kind: U8, track: U64, name: U64, arguments: Sequence[Argument]) -> U8:
     """Packets of track events, one a row. ``name`` (an iid) is written for all but END events."""
+    if len(ns) > MAX_ROWS:
+        parts = [slice(start, start + MAX_ROWS) for start in range(0, len(ns), MAX_ROWS)]
+        split = ([argument.part(rows) for argument in arguments] for rows in parts)
+        blocks = zip(parts, split, strict=True)
+        return np.concatenate([events(ns[r], kind[r], track[r], name[r], some) for r, some in blocks])
     rows = Rows(len(ns), 48 + 48 * len(arguments))
     whole = rows.open(b"\x0a")
     rows.put(b"\x40")

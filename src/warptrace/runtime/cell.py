@@ -9,7 +9,6 @@ from collections.abc import Callable
 import numpy as np
 
 from .. import wire
-from ..sites import KernelRecord
 
 OFF = 1
 """A device's slot with this value: no tracing on this device (0: not asked yet)."""
@@ -18,10 +17,14 @@ _CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
 
 
 class HostCell:
-    """The cell of this process. ``on_first_launch(ordinal)`` returns the control block's address for a device, or OFF;
-    it runs on the launching thread, once a device, and must not raise."""
+    """The cell of this process.
 
-    def __init__(self, on_first_launch: Callable[[int], int]) -> None:
+    ``on_first_launch(ordinal)`` returns the control block's address for a device, or OFF; it runs on the launching
+    thread, once a device. ``on_repeat(number)`` runs on the launching thread before each launch but the first of a kernel
+    that asks for it (see ``set_size``). Neither may raise.
+    """
+
+    def __init__(self, on_first_launch: Callable[[int], int], on_repeat: Callable[[int], None]) -> None:
         self._memory = (ctypes.c_uint8 * (wire.CELL_BYTES + 64))()
         self._address = (ctypes.addressof(self._memory) + 63) & ~63
         start = self._address - ctypes.addressof(self._memory)
@@ -31,6 +34,7 @@ class HostCell:
         self._devices = data[wire.CELL_DEVICES_OFFSET : devices_end].view(np.uint64)
         self._kernels = data[wire.CELL_KERNELS_OFFSET :].view(wire.CELL_KERNEL_DTYPE)
         self._on_first_launch = on_first_launch
+        self._on_repeat = on_repeat
         self._callback = _CALLBACK(self._called)
 
     def publish(self) -> None:
@@ -52,17 +56,27 @@ class HostCell:
         self._kernels["main"] = main
         self._kernels["lane"] = lane
 
-    def set_size(self, record: KernelRecord, main: int, lane: int) -> None:
-        """Region size of one kernel."""
-        entry = self._kernels[record.kernel_id % wire.CELL_KERNEL_COUNT : record.kernel_id % wire.CELL_KERNEL_COUNT + 1]
-        entry["main"] = main
-        entry["lane"] = lane
+    def set_size(self, kernel_id: int, main: int, lane: int, *, ask: bool) -> None:
+        """Region size of one kernel. ``ask``: call ``on_repeat`` before its next launch but the first."""
+        number = kernel_number(kernel_id)
+        self._kernels["main"][number] = main
+        self._kernels["lane"][number] = lane
+        self._kernels["ask"][number] = ask
 
     def launches(self, kernel_id: int) -> int:
         """Launches that host code counted under the kernel's number (another kernel may share it)."""
-        return int(self._kernels["launches"][kernel_id % wire.CELL_KERNEL_COUNT])
+        return int(self._kernels["launches"][kernel_number(kernel_id)])
 
-    def _called(self, slot: int, _same: int) -> int:
-        ordinal = (slot - self._address - wire.CELL_DEVICES_OFFSET) // 8
-        self._devices[ordinal] = self._on_first_launch(ordinal)
+    def _called(self, address: int, _same: int) -> int:
+        offset = address - self._address
+        if offset >= wire.CELL_KERNELS_OFFSET:
+            self._on_repeat((offset - wire.CELL_KERNELS_OFFSET) // wire.CELL_KERNEL_BYTES)
+        else:
+            ordinal = (offset - wire.CELL_DEVICES_OFFSET) // 8
+            self._devices[ordinal] = self._on_first_launch(ordinal)
         return 0
+
+
+def kernel_number(kernel_id: int) -> int:
+    """The entry of the cell's table that a kernel uses (others may share it)."""
+    return kernel_id % wire.CELL_KERNEL_COUNT

@@ -9,6 +9,7 @@ copy that runs meanwhile. Memory is zeroed before the tail moves, so that a clai
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
@@ -39,13 +40,24 @@ class _Bank:
 
 
 @dataclass(frozen=True)
+class Need:
+    """What warps of a kernel were seen to need: the largest advance, in bytes, of lane 0 and of another lane."""
+
+    main: int = 0
+    lane: int = 0
+
+    def __or__(self, other: Need) -> Need:
+        return Need(max(self.main, other.main), max(self.lane, other.lane))
+
+
+@dataclass(frozen=True)
 class DrainStats:
     """What one step moved. ``pressure``: the largest share of a bank that was claimed when the step began, 0 to 1.
-    ``most_advance``: per kernel id, the largest advance (bytes) of a closed region's main cursor."""
+    ``needs``: by kernel id, of the regions moved."""
 
     regions: int = 0
     pressure: float = 0.0
-    most_advance: dict[int, int] = field(default_factory=dict)
+    needs: dict[int, Need] = field(default_factory=dict)
 
 
 class Drain:
@@ -66,8 +78,48 @@ class Drain:
             size = self._memory.layout.bank_bytes
             claimed = [min(int(lines["head"][b.number]) - b.tail, size) for b in self._banks]
             due = [b for b, n in zip(self._banks, claimed, strict=True) if n >= size // LIVE_SHARE]
-            regions, most = self._move(due, lines) if due else (0, {})
-            return DrainStats(regions, max(claimed) / size, most)
+            regions, needs = self._move(due, lines) if due else (0, {})
+            return DrainStats(regions, max(claimed) / size, needs)
+
+    def observe(self, kernel_id: int, timeout_s: float) -> Need | None:
+        """What a kernel's first launch needed, read while its regions still lie in memory.
+
+        Waits up to ``timeout_s`` for all regions in sight to close. None if no region of the kernel is in sight or some
+        are still open then: the kernel may be waiting for work that is launched later.
+        """
+        deadline = time.monotonic() + timeout_s
+        while True:
+            with self._lock:
+                headers = self._headers()
+            headers = headers[headers["kernel_id"] == kernel_id]
+            if len(headers) and (headers["closed"] == wire.CLOSED_MAGIC).all():
+                needs: dict[int, Need] = {}
+                _note(headers, needs)
+                return needs[kernel_id]
+            if time.monotonic() > deadline:
+                return None
+            time.sleep(0.0002)
+
+    def _headers(self) -> NDArray[np.void]:
+        """Headers of regions in memory, as far as they follow each other in regions of one size (as those of a first
+        launch do); what is not in that step is left out."""
+        lines = self._lines()
+        layout = self._memory.layout
+        found = []
+        for bank in self._banks:
+            claimed = min(int(lines["head"][bank.number]) - bank.tail, layout.bank_bytes - bank.tail % layout.bank_bytes)
+            if claimed < wire.REGION_HEADER_BYTES:
+                continue
+            start = layout.base(bank.number) + bank.tail % layout.bank_bytes
+            first = self._memory.read(start, wire.REGION_HEADER_BYTES).view(wire.REGION_DTYPE)
+            if first["magic"][0] != wire.REGION_MAGIC:
+                continue
+            size = int(region_sizes(first)[0])
+            rows = self._memory.read_rows(start, wire.REGION_HEADER_BYTES, size, max(claimed // size, 1))
+            headers = rows.reshape(-1).view(wire.REGION_DTYPE)
+            positions = bank.tail + size * np.arange(len(headers))
+            found.append(headers[headers["position"] == positions & 0xFFFFFFFF])
+        return np.concatenate(found) if found else np.zeros(0, wire.REGION_DTYPE)
 
     def finish(self) -> DrainStats:
         """Moves everything that is claimed, finished or not. Only when no more is to come, or all is lost."""
@@ -89,18 +141,19 @@ class Drain:
         size = wire.BANK_COUNT * wire.BANK_LINE_BYTES
         return self._memory.read(wire.BANKS_OFFSET, size).view(wire.BANK_DTYPE)
 
-    def _move(self, banks: Iterable[_Bank], lines: NDArray[np.void]) -> tuple[int, dict[int, int]]:
+    def _move(self, banks: Iterable[_Bank], lines: NDArray[np.void]) -> tuple[int, dict[int, Need]]:
         regions = 0
-        most: dict[int, int] = {}
+        needs: dict[int, Need] = {}
         for bank in banks:
             if bank.closed > bank.tail:
                 images = self._images(bank, bank.closed, bank.gap)
-                self._note_advances(images, most)
+                for image in images:
+                    _note(find_regions(image).headers, needs)
                 regions += self._writer.write_regions(self._ordinal, images).regions
                 self._release(bank, bank.closed, bank.gap)
             self._look(bank, lines[bank.number])
         self._hand_back()
-        return regions, most
+        return regions, needs
 
     def _look(self, bank: _Bank, line: np.void) -> None:
         """Notes up to where every region has closed.
@@ -163,13 +216,6 @@ class Drain:
             images[0] = replace(images[0], failed_bytes=max(failed - beyond, 0))
         return images
 
-    def _note_advances(self, images: list[BankImage], most: dict[int, int]) -> None:
-        for image in images:
-            headers = find_regions(image).headers
-            for kernel in np.unique(headers["kernel_id"]):
-                advance = int(headers["advance"][headers["kernel_id"] == kernel].max())
-                most[int(kernel)] = max(most.get(int(kernel), 0), advance)
-
     def _release(self, bank: _Bank, end: int, failed: int) -> None:
         """Zeroes what was moved. ``_hand_back`` then tells the device."""
         for _, offset, size in self._pieces(bank, end):
@@ -192,3 +238,11 @@ class Drain:
             self._lost_written = count
         if entries:
             self._writer.write_control(self._ordinal, int(words["lost_events"][0]), entries)
+
+
+def _note(headers: NDArray[np.void], needs: dict[int, Need]) -> None:
+    """Adds to ``needs`` what the regions of these (n,) headers used."""
+    for kernel in np.unique(headers["kernel_id"]):
+        mine = headers[headers["kernel_id"] == kernel]
+        need = Need(int(mine["advance"].max()), int(mine["lane_advance"].max()))
+        needs[int(kernel)] = needs.get(int(kernel), Need()) | need

@@ -77,6 +77,12 @@ def current(context: Any) -> Iterator[None]:
         call("cuCtxPopCurrent")
 
 
+def memory_types() -> tuple[Any, Any]:
+    """(host, device) as memory types of a two-dimensional copy."""
+    types = bindings().CUmemorytype
+    return types.CU_MEMORYTYPE_HOST, types.CU_MEMORYTYPE_DEVICE
+
+
 def device_facts(ordinal: int) -> DeviceFacts:
     """Facts of the device with this ordinal."""
     driver = bindings()

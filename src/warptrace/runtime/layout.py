@@ -95,15 +95,19 @@ def descriptor(record: KernelRecord, layout: Layout, max_events_per_warp: int | 
     return main, lane
 
 
-def learned(record: KernelRecord, layout: Layout, advance: int) -> tuple[int, int]:
-    """(main, lane) for a kernel whose warps were seen to advance by at most ``advance`` bytes: twice that.
+def learned(record: KernelRecord, layout: Layout, main: int, lane: int) -> tuple[int, int]:
+    """(main, lane) for a kernel whose warps were seen to advance by at most ``main`` and ``lane`` bytes: twice that, so
+    that a warp may record twice as many events as any before it."""
+    main_bytes = _aligned(2 * max(main, 8 * record.stride) + record.slack)
+    lane_bytes = _aligned(2 * max(lane, 4 * record.stride) + record.slack + wire.LANE_HEADER_BYTES)
+    most = layout.most_main_bytes
+    if not record.lane_events:
+        return min(main_bytes, most), 0
+    return min(main_bytes, most), min(lane_bytes, most // 32 // wire.REGION_ALIGN * wire.REGION_ALIGN)
 
-    Lanes other than 0 keep their automatic share, which is small against the main slots of such a kernel.
-    """
-    main = 2 * max(advance, 512) + record.slack
-    main = min(-(-main // wire.REGION_ALIGN) * wire.REGION_ALIGN, layout.most_main_bytes)
-    lane = max(main >> LANE_SHIFT, wire.REGION_ALIGN) // wire.REGION_ALIGN * wire.REGION_ALIGN
-    return main, lane if record.lane_events else 0
+
+def _aligned(size: int) -> int:
+    return -(-size // wire.REGION_ALIGN) * wire.REGION_ALIGN
 
 
 def _most_events(record: KernelRecord, layout: Layout) -> int:

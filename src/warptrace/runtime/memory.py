@@ -25,6 +25,9 @@ class TraceMemory(Protocol):
     def read(self, offset: int, nbytes: int) -> NDArray[np.uint8]:
         """A copy of the bytes there."""
 
+    def read_rows(self, offset: int, nbytes: int, pitch: int, rows: int) -> NDArray[np.uint8]:
+        """(rows, nbytes): a copy of ``nbytes`` bytes every ``pitch`` bytes."""
+
     def clear(self, offset: int, nbytes: int) -> None:
         """Zeroes the bytes there."""
 
@@ -79,18 +82,27 @@ class DeviceMemory:
             driver.call("cuMemsetD8Async", self.control + offset, 0, nbytes, self.stream)
             driver.call("cuStreamSynchronize", self.stream)
 
+    def read_rows(self, offset: int, nbytes: int, pitch: int, rows: int) -> NDArray[np.uint8]:
+        out = np.empty((rows, nbytes), np.uint8)
+        copy = driver.bindings().CUDA_MEMCPY2D()
+        host, device = driver.memory_types()
+        copy.srcMemoryType, copy.srcDevice, copy.srcPitch = device, self.control + offset, pitch
+        copy.dstMemoryType, copy.dstHost, copy.dstPitch = host, out.ctypes.data, nbytes
+        copy.WidthInBytes, copy.Height = nbytes, rows
+        self._copy_rows(copy)
+        return out
+
     def set_tails(self, tails: NDArray[np.uint64]) -> None:
-        cuda = driver.bindings()
         tails = np.ascontiguousarray(tails)
-        copy = cuda.CUDA_MEMCPY2D()
-        copy.srcMemoryType = cuda.CUmemorytype.CU_MEMORYTYPE_HOST
-        copy.srcHost = tails.ctypes.data
-        copy.srcPitch = 8
-        copy.dstMemoryType = cuda.CUmemorytype.CU_MEMORYTYPE_DEVICE
+        copy = driver.bindings().CUDA_MEMCPY2D()
+        host, device = driver.memory_types()
+        copy.srcMemoryType, copy.srcHost, copy.srcPitch = host, tails.ctypes.data, 8
+        copy.dstMemoryType, copy.dstPitch = device, wire.BANK_LINE_BYTES
         copy.dstDevice = self.control + wire.BANKS_OFFSET + wire.BANK_TAIL_OFFSET
-        copy.dstPitch = wire.BANK_LINE_BYTES
-        copy.WidthInBytes = 8
-        copy.Height = wire.BANK_COUNT
+        copy.WidthInBytes, copy.Height = 8, wire.BANK_COUNT
+        self._copy_rows(copy)
+
+    def _copy_rows(self, copy: Any) -> None:
         with driver.current(self.context), driver.relaxed_capture():
             driver.call("cuMemcpy2DAsync", copy, self.stream)
             driver.call("cuStreamSynchronize", self.stream)

@@ -14,8 +14,8 @@ from .. import registry
 from ..capture import CaptureWriter
 from ..errors import WarptraceError
 from ..sites import KernelRecord
-from .cell import OFF, HostCell
-from .drain import Drain, DrainStats
+from .cell import OFF, HostCell, kernel_number
+from .drain import Drain, Need
 from .layout import Layout, automatic, descriptor, learned, plan
 from .log import log
 from .memory import DeviceMemory
@@ -24,8 +24,12 @@ from .options import RuntimeOptions
 DRAIN_PERIOD_S = 0.005
 """The drain thread looks this often: one look is a 16 KiB copy, about 0.1 ms of one core."""
 BUSY_PERIOD_S = 0.0005
-PRESSURE = 0.25
-"""Share of a bank that may be claimed before regions of unbounded kernels are cut to what was seen to be needed."""
+PRESSURE = 0.125
+"""From this share of a bank claimed the drain thread looks more often."""
+OBSERVE_S = 0.05
+"""A kernel's second launch waits so long at most for its first to finish, once: its region size is then known. A first
+launch that itself waits for a later one only costs this time."""
+OBSERVE_TRIES = 3
 
 
 class Recorder:
@@ -43,11 +47,12 @@ class Recorder:
         self._devices: dict[int, _Device] = {}
         self._kernels: dict[int, KernelRecord] = {}
         self._writer: CaptureWriter | None = None
-        self._cell = HostCell(self._first_launch)
+        self._cell = HostCell(self._first_launch, self._repeat)
         self._running = False
         self._wake = threading.Event()
         self._drainer: threading.Thread | None = None
-        self._seen: dict[int, int] = {}
+        self._needs: dict[int, Need] = {}
+        self._asked: dict[int, int] = {}
 
     def start(self) -> None:
         """Begins to record. Raises WarptraceError where the directory cannot be written."""
@@ -93,7 +98,7 @@ class Recorder:
                 return
             self._kernels[record.kernel_id] = record
             self._writer.add_kernel(record)
-        self._cell.set_size(record, *descriptor(record, self._layout(), self.options.max_events_per_warp))
+        self._size(record)
         log("info", f"traced kernel {record.symbol}: {len(record.sites)} sites, slots of {record.stride} bytes")
 
     def _first_launch(self, ordinal: int) -> int:
@@ -125,7 +130,7 @@ class Recorder:
             self._writer.add_problem(memory.shrunk)
             self._cell.set_default_size(*automatic(memory.layout))
             for record in kernels:
-                self._cell.set_size(record, *descriptor(record, memory.layout, self.options.max_events_per_warp))
+                self._size(record)
         return memory.control
 
     def _layout(self) -> Layout:
@@ -141,7 +146,7 @@ class Recorder:
             for device in list(self._devices.values()):
                 try:
                     stats = device.drain.step()
-                    self._learn(stats)
+                    self._learn(stats.needs)
                     pressure = max(pressure, stats.pressure)
                 except Exception as e:  # reported once; the final drain still writes what is in memory
                     if not isinstance(e, WarptraceError):
@@ -149,15 +154,44 @@ class Recorder:
                     log("error", f"device {device.memory.ordinal}: draining while kernels run has ended: {e}")
                     return
 
-    def _learn(self, stats: DrainStats) -> None:
-        """Under memory pressure, gives a kernel's warps what they were seen to need, with as much again for safety."""
-        if stats.pressure < PRESSURE or self.options.max_events_per_warp is not None:
+    def _size(self, record: KernelRecord) -> None:
+        """Tells host code the region size of a kernel: what is known of its events, else what warps were seen to need,
+        else the grid's share, to be corrected before the second launch."""
+        bound = self.options.max_events_per_warp
+        need = self._needs.get(record.kernel_id)
+        if record.max_events is None and bound is None and need is not None:
+            size = learned(record, self._layout(), need.main, need.lane)
+            self._cell.set_size(record.kernel_id, *size, ask=False)
             return
-        for kernel_id, advance in stats.most_advance.items():
+        ask = record.max_events is None and bound is None
+        self._cell.set_size(record.kernel_id, *descriptor(record, self._layout(), bound), ask=ask)
+
+    def _learn(self, needs: dict[int, Need]) -> None:
+        for kernel_id, need in needs.items():
+            known = self._needs.get(kernel_id, Need())
             record = self._kernels.get(kernel_id)
-            if record is not None and record.max_events is None:
-                self._seen[kernel_id] = max(self._seen.get(kernel_id, 0), advance)
-                self._cell.set_size(record, *learned(record, self._layout(), self._seen[kernel_id]))
+            if record is not None and (need | known) != known:
+                self._needs[kernel_id] = need | known
+                self._size(record)
+
+    def _repeat(self, number: int) -> None:
+        """Called by host code before the second launch of kernels whose number of events is not known."""
+        try:
+            for record in [k for k in list(self._kernels.values()) if kernel_number(k.kernel_id) == number]:
+                self._observe(record)
+        except Exception as e:  # the program must go on, whatever is wrong with us
+            log("error", f"region sizes are not learned: {type(e).__name__}: {e}")
+
+    def _observe(self, record: KernelRecord) -> None:
+        tries = self._asked[record.kernel_id] = self._asked.get(record.kernel_id, 0) + 1
+        for device in list(self._devices.values()):
+            need = device.drain.observe(record.kernel_id, OBSERVE_S)
+            if need is not None:
+                self._learn({record.kernel_id: need})
+                return
+        if tries >= OBSERVE_TRIES:  # it stays with the grid's share
+            size = descriptor(record, self._layout(), self.options.max_events_per_warp)
+            self._cell.set_size(record.kernel_id, *size, ask=False)
 
 
 @dataclass(frozen=True)

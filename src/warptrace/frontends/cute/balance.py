@@ -84,7 +84,7 @@ def _reaches_end(token: Any, events: dict[Any, Any]) -> bool:
     """Whether the token's value may flow into an END, through yields, loop carries and branches."""
     todo, seen = [token], set()
     while todo:
-        value = todo.pop()
+        value = plain_value(todo.pop())
         if value in seen:
             continue
         seen.add(value)
@@ -102,21 +102,24 @@ def _reaches_end(token: Any, events: dict[Any, Any]) -> bool:
 def _carried(op: Any, operand: int) -> list[Any]:
     """Values that take over operand number ``operand`` of ``op``."""
     if op.name == "scf.for":
-        return [] if operand < 3 else [op.regions[0].blocks[0].arguments[operand - 2], plain_value(op.results[operand - 3])]
+        body = op.regions[0].blocks[0]
+        return [] if operand < 3 else [body.arguments[operand - 2], op.results[operand - 3]]
     if op.name == "scf.while":
         return [op.regions[0].blocks[0].arguments[operand]]
     parent = op.block.owner.operation if op.block is not None else None
     if parent is not None and op.name == "scf.condition":
         if operand == 0:
             return []
-        return [parent.regions[1].blocks[0].arguments[operand - 1], plain_value(parent.results[operand - 1])]
+        return [parent.regions[1].blocks[0].arguments[operand - 1], parent.results[operand - 1]]
     if parent is not None and op.name == "scf.yield":
         if parent.name == "scf.for":
-            return [parent.regions[0].blocks[0].arguments[operand + 1], plain_value(parent.results[operand])]
+            return [parent.regions[0].blocks[0].arguments[operand + 1], parent.results[operand]]
         if parent.name == "scf.while":
             return [parent.regions[0].blocks[0].arguments[operand]]
-        return [plain_value(parent.results[operand])]
-    return [plain_value(r) for r in op.results]
+        return [parent.results[operand]]
+    if op.name == "pyir.store":  # into a cell, whose uses are the loads
+        return [op.operands[1]]
+    return list(op.results)
 
 
 def _warn(file: str, line: int, text: str) -> None:

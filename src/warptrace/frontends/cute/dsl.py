@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from contextlib import suppress
 from typing import Any
 
 from ...errors import WarptraceError
@@ -37,6 +38,30 @@ def arm() -> None:
         _armed = True
 
 
+def frontend_next() -> bool:
+    """Whether the trace under way is that of the DSL's newer front end (``cute.FrontendNext``)."""
+    try:
+        from cutlass.base_dsl.common import is_pyir_enabled
+    except ImportError:  # a DSL without it
+        return False
+    return bool(is_pyir_enabled())
+
+
+def read_attribute(owner: Any, name: str) -> Any:
+    """``owner.name`` as the DSL reads it in user code.
+
+    FrontendNext turns reads of attributes in user code into loads of a cell that loops and branches assign to. It does
+    not look into this package: a plain read here, in a loop that assigns later, would be that of the first iteration
+    for ever.
+    """
+    value = getattr(owner, name)
+    if not frontend_next():
+        return value
+    from cutlass.base_dsl.pyir_entrypoints import pyir_read
+
+    return pyir_read(name, value, owner=owner, slot_name=name, attach_ref=False)
+
+
 def version() -> str:
     """Version of the installed DSL, or "unknown"."""
     from importlib import metadata
@@ -56,30 +81,19 @@ def _instances() -> list[Any]:
     found = [cutlass_dsl.CuTeDSL._get_dsl()]
     experimental = getattr(cutlass_dsl, "CuteExperimentalDSL", None)
     if experimental is not None:
-        try:
+        with suppress(Exception):  # the DSL refuses it on older toolkits; then there is nothing to trace in it
             found.append(experimental._get_dsl())
-        except Exception:  # the DSL refuses it on older toolkits; then there is nothing to trace in it
-            pass
     return found
 
 
 def _finalize(owner: Any, module: Any, function_name: str) -> None:
     from .lower import finalize
 
-    finalize(module, _arch(owner, module))
+    finalize(module, _arch(owner))
 
 
-def _arch(owner: Any, module: Any) -> str:
+def _arch(owner: Any) -> str:
     """The target, e.g. "sm_90a": that of this compilation where options name one, else of the process."""
-    options = getattr(owner, "compile_options", None)
-    text = ""
-    if options is not None:
-        try:
-            text = str(options.to_str())
-        except Exception:
-            text = ""
-    for word in text.replace("=", " ").replace(",", " ").split():
-        if word.startswith("sm_"):
-            return word
-    arch = getattr(getattr(owner, "envar", None), "arch", None)
+    named = getattr(getattr(owner, "compile_options", None), "gpu_arch", None)
+    arch = named or getattr(getattr(owner, "envar", None), "arch", None)
     return str(arch) if arch else "sm_unknown"

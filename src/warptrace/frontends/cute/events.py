@@ -60,8 +60,8 @@ class Token:
     """What ``range_start`` returns: a run-time value that may cross iterations and merge with sentinels.
 
     Off, and outside kernels, it carries nothing. ``name`` is a label: after a merge, that of the value it began with.
-    What is known statically of its start is read from the IR (see ``range_end``), never kept here: the front ends carry
-    tokens over control flow in different ways, some by assignment to the attributes of one object.
+    What is known statically of its start is read from the finished IR (see ``lower``), never kept here: one of the
+    DSL's front ends learns that a loop carries a token only after it has traced uses of it.
     """
 
     def __init__(self, value: cutlass.Int32 | None, name: str) -> None:
@@ -72,7 +72,7 @@ class Token:
         return [] if self.value is None else [self.value.ir_value()]
 
     def __new_from_mlir_values__(self, values: list[Any]) -> Token:
-        return Token(cutlass.Int32(plain_value(values[0])) if values else None, self.name)
+        return Token(cutlass.Int32(values[0]) if values else None, self.name)
 
 
 def mark(name: str, payload: Any = None) -> None:
@@ -184,13 +184,9 @@ def _event(kind: EventKind, name: str, payload: Any, token: Token | None = None)
     payload_type = PayloadType.NONE if made is None else made.type
     operands = [] if made is None else [made.bits]
     if token is not None:
-        assert token.value is not None
-        bits = plain_value(token.value.ir_value())
-        if _is_static_sentinel(bits):
-            return None
-        start = _static_start_payload(bits)
-        if start is not None and start != payload_type:
-            raise _error(_payload_mismatch(token.name, start, payload_type))
+        bits = plain_value(dsl.read_attribute(token, "value").ir_value())
+        if not dsl.frontend_next() and (reason := payload_mismatch(bits, payload_type)):
+            raise _error(reason)
         operands = [bits, *operands]
     file, line = _call_site()
     constraints = ["=r"] if kind == EventKind.START else []
@@ -209,19 +205,16 @@ def _event(kind: EventKind, name: str, payload: Any, token: Token | None = None)
     return op.results[0] if starts else None
 
 
-def _is_static_sentinel(bits: Any) -> bool:
-    """Whether the token value is the sentinel's constant: no other constant is ever a token."""
-    return not is_argument(bits) and bits.owner.name == "llvm.mlir.constant"
-
-
-def _static_start_payload(bits: Any) -> PayloadType | None:
-    """The payload type of the start whose token this is; None where control flow or a call lies between."""
-    if is_argument(bits) or PLACEHOLDER not in bits.owner.attributes:
+def payload_mismatch(token: Any, end: PayloadType) -> str | None:
+    """Why an END with this payload cannot close the range of the token value; None where it can or nothing is known,
+    as control flow lies between. FrontendNext shows control flow only when the whole kernel has been traced."""
+    if is_argument(token) or PLACEHOLDER not in token.owner.attributes:
         return None
-    return PayloadType(int(ir.IntegerAttr(bits.owner.attributes[f"{PLACEHOLDER}_payload"]).value))
-
-
-def _payload_mismatch(name: str, start: PayloadType, end: PayloadType) -> str:
+    op = token.owner.operation
+    name = str(ir.StringAttr(op.attributes[f"{PLACEHOLDER}_name"]).value)
+    start = PayloadType(int(ir.IntegerAttr(op.attributes[f"{PLACEHOLDER}_payload"]).value))
+    if start == end:
+        return None
     if PayloadType.NONE in (start, end):
         which = ("start", "end") if end == PayloadType.NONE else ("end", "start")
         return f"token range '{name}' has a payload at its {which[0]} only; give one at its {which[1]} too"

@@ -5,7 +5,8 @@ that the DSL generates fills them from the *host cell* of this process (see ``wa
 once through an environment variable that holds the process id too: a stale cache, an exported object or an inherited
 environment meets no cell and passes zeros, and then the kernel records nothing. It costs one load a launch; a callback
 into Python would cost a microsecond. The first launch on a device meets an empty cell and calls back once, so that
-memory is taken on the device that really launches.
+memory is taken on the device that really launches; the second launch of a kernel whose number of events is not known
+calls back once more, so that its regions can be cut to what the first one used.
 """
 
 from __future__ import annotations
@@ -62,6 +63,7 @@ llvm.func internal @warptrace_control(%entry_offset: i64) -> i64 {{
   %one = llvm.mlir.constant(1 : i64) : i64
   %eight = llvm.mlir.constant(8 : i64) : i64
   %one32 = llvm.mlir.constant(1 : i32) : i32
+  %zero32 = llvm.mlir.constant(0 : i32) : i32
   %skip = llvm.mlir.constant({wire.CELL_SKIP} : i32) : i32
   %devices = llvm.mlir.constant({wire.CELL_DEVICE_COUNT} : i32) : i32
   %null = llvm.mlir.zero : !llvm.ptr
@@ -72,7 +74,25 @@ llvm.func internal @warptrace_control(%entry_offset: i64) -> i64 {{
   %cellp = llvm.inttoptr %cell : i64 to !llvm.ptr
   %entry = llvm.getelementptr %cellp[%entry_offset] : (!llvm.ptr, i64) -> !llvm.ptr, i8
   %launches = llvm.getelementptr %entry[8] : (!llvm.ptr) -> !llvm.ptr, i8
-  %before = llvm.atomicrmw add %launches, %one monotonic : !llvm.ptr, i64
+  %before = llvm.atomicrmw add %launches, %one32 monotonic : !llvm.ptr, i32
+  %callbackp = llvm.getelementptr %cellp[{wire.CELL_CALLBACK_OFFSET}] : (!llvm.ptr) -> !llvm.ptr, i8
+  %again = llvm.icmp "ne" %before, %zero32 : i32
+  llvm.cond_br %again, ^wonder, ^size
+^wonder:
+  %askp = llvm.getelementptr %entry[12] : (!llvm.ptr) -> !llvm.ptr, i8
+  %ask = llvm.load volatile %askp : !llvm.ptr -> i32
+  %asks = llvm.icmp "ne" %ask, %zero32 : i32
+  llvm.cond_br %asks, ^ask, ^size
+^ask:
+  %asked = llvm.load volatile %callbackp : !llvm.ptr -> i64
+  %deaf = llvm.icmp "eq" %asked, %zero : i64
+  llvm.cond_br %deaf, ^size, ^tell
+^tell:
+  %listener = llvm.inttoptr %asked : i64 to !llvm.ptr
+  %unused = llvm.call @bsearch(%entry, %entry, %one, %eight, %listener)
+    : (!llvm.ptr, !llvm.ptr, i64, i64, !llvm.ptr) -> !llvm.ptr
+  llvm.br ^size
+^size:
   %main = llvm.load volatile %entry : !llvm.ptr -> i32
   %skipped = llvm.icmp "eq" %main, %skip : i32
   llvm.cond_br %skipped, ^done(%zero : i64), ^device
@@ -89,13 +109,13 @@ llvm.func internal @warptrace_control(%entry_offset: i64) -> i64 {{
   %ready = llvm.icmp "ne" %value, %zero : i64
   llvm.cond_br %ready, ^found(%value : i64), ^first
 ^first:
-  %callbackp = llvm.getelementptr %cellp[{wire.CELL_CALLBACK_OFFSET}] : (!llvm.ptr) -> !llvm.ptr, i8
   %callback = llvm.load volatile %callbackp : !llvm.ptr -> i64
   %uncalled = llvm.icmp "eq" %callback, %zero : i64
   llvm.cond_br %uncalled, ^done(%zero : i64), ^call
 ^call:
   %function = llvm.inttoptr %callback : i64 to !llvm.ptr
-  %ignored = llvm.call @bsearch(%slotp, %slotp, %one, %eight, %function) : (!llvm.ptr, !llvm.ptr, i64, i64, !llvm.ptr) -> !llvm.ptr
+  %ignored = llvm.call @bsearch(%slotp, %slotp, %one, %eight, %function)
+    : (!llvm.ptr, !llvm.ptr, i64, i64, !llvm.ptr) -> !llvm.ptr
   %now = llvm.load volatile %slotp : !llvm.ptr -> i64
   llvm.br ^found(%now : i64)
 ^found(%control: i64):
@@ -159,12 +179,13 @@ def rewrite_launches(module: Any, kernel_ids: dict[str, int]) -> None:
 
 def _rewrite(op: Any, kernel_id: int) -> None:
     offset = wire.CELL_KERNELS_OFFSET + kernel_id % wire.CELL_KERNEL_COUNT * wire.CELL_KERNEL_BYTES
+    given = [plain_value(o) for o in op.operands]
     with ir.InsertionPoint(op), op.location:
         values = [_call(name, offset) for name in ("warptrace_control", "warptrace_region")]
         new = ir.Operation.create(
             op.name,
             results=[r.type for r in op.results],
-            operands=[*(plain_value(o) for o in op.operands), *values],
+            operands=[*given, *values],
             attributes=attribute_items(op),
         )
     for old, fresh in zip(op.results, new.results, strict=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from cutlass._mlir import ir
@@ -59,6 +60,23 @@ def emit(asm: Asm, operands: dict[str, Any], *, side_effects: bool = True) -> di
     }
 
 
+@contextmanager
+def contained(module: Any) -> Iterator[None]:
+    """Keeps what the bindings emit when they are only asked for a value out of ``module``.
+
+    They wrap values of some types (tensors, layouts) and emit operations to do so, at the insertion point or, where
+    there is none, into nothing: then the module's values have users outside any module, on which writing it crashes.
+    """
+    with ir.Location.unknown(module.context):
+        aside = ir.Module.create()
+        try:
+            with ir.InsertionPoint(aside.body):
+                yield
+        finally:
+            for op in reversed(list(aside.body.operations)):
+                op.operation.erase()
+
+
 def walk(op: Any, visit: Callable[[Any], None]) -> None:
     """Calls ``visit(operation)`` for ``op`` and everything inside it, in pre-order."""
     visit(op)
@@ -109,13 +127,17 @@ def attribute_items(op: Any) -> dict[str, Any]:
 
 
 def plain_value(value: Any) -> Any:
-    """An ir.Value from what the bindings hand out: value casters turn some into Python wrappers."""
+    """A plain ir.Value from what the bindings hand out: value casters turn some into Python wrappers.
+
+    Even wrappers that are values are taken off: ``==`` of the DSL's integers does not compare, it emits a comparison,
+    so that they must never be in sets, dicts or tests.
+    """
     if isinstance(value, ir.Value):
-        return value
+        return ir.Value(value)
     inner = getattr(value, "value", None)
     if isinstance(inner, ir.Value):
-        return inner
-    return value.__extract_mlir_values__()[0]
+        return ir.Value(inner)
+    return ir.Value(value.__extract_mlir_values__()[0])
 
 
 def is_argument(value: Any) -> bool:

@@ -1,9 +1,9 @@
 """From placeholders to device operations: runs when the DSL has traced a module, before it is hashed and compiled.
 
 Only then is all known that makes an event cheap: whether the whole warp executes it together (lane 0 leads, no vote),
-which events stand in one straight line (they share leader, room test and cursor update and use constant offsets), whether
-any event has a payload (slots of 8 or of 16 bytes), and where the first event is (the claim's result is not needed
-before).
+which events stand in one straight line (they share leader, room test and cursor update and use constant offsets),
+whether any event has a payload (slots of 8 or of 16 bytes), and where the first event is (the claim's result is not
+needed before).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cutlass._mlir import ir
-from cutlass._mlir.dialects import arith, llvm
+from cutlass._mlir.dialects import arith, llvm, scf
 
 from ... import registry, wire
 from ...device import ptx
@@ -20,14 +20,27 @@ from ...errors import WarptraceError
 from ...sites import KernelRecord, Site, kernel_id
 from ...wire import EventKind, PayloadType
 from . import balance, hidden
-from .events import PLACEHOLDER
-from .ir_tools import TERMINATORS, constant, emit, int_type, is_argument, kernels, plain_value, symbol, walk
+from .events import PLACEHOLDER, EventError, payload_mismatch
+from .ir_tools import (
+    TERMINATORS,
+    constant,
+    contained,
+    emit,
+    int_type,
+    is_argument,
+    kernels,
+    plain_value,
+    symbol,
+    walk,
+)
 from .uniform import Uniformity
 
 MAX_GROUP = 8
 """Events in a group at most: a group needs room for its last event behind the limit of the cursor."""
 
-_STRAIGHT = ("arith.", "llvm.mlir.constant", "llvm.extractvalue", "llvm.bitcast", "cute.make_", "cute.get_", "cute.static")
+_STRAIGHT = (
+    "arith.", "llvm.mlir.constant", "llvm.extractvalue", "llvm.bitcast", "cute.make_", "cute.get_", "cute.static",
+)  # fmt: skip
 """Operations that may stand between the events of a group whose leader is elected: nothing that could make lanes
 part or meet."""
 
@@ -59,10 +72,12 @@ class Event:
 
 @dataclass(frozen=True)
 class Group:
-    """Events of one straight line. ``together``: the whole warp executes them, so lane 0 leads."""
+    """Events of one straight line. ``together``: the whole warp executes them, so lane 0 leads. ``maybe_none``: it is
+    a single END whose token may be a sentinel."""
 
     events: tuple[Event, ...]
     together: bool
+    maybe_none: bool
 
 
 def finalize(module: Any, arch: str) -> bool:
@@ -70,18 +85,24 @@ def finalize(module: Any, arch: str) -> bool:
 
     Announces each kernel to :mod:`warptrace.registry`. Raises WarptraceError if a kernel has too many sites.
     """
-    lowered = {}
-    for kernel in kernels(module):
-        events = _collect(kernel)
-        if not events:
-            registry.announce_without_events(symbol(kernel))
-            continue
-        record = _lower_kernel(kernel, events, arch)
-        lowered[symbol(kernel)] = record
-    hidden.rewrite_launches(module, {name: record.kernel_id for name, record in lowered.items()})
-    for record in lowered.values():
+    with contained(module):
+        lowered = _lower_kernels(module, arch)
+    for record in lowered:
         registry.announce(record)
     return bool(lowered)
+
+
+def _lower_kernels(module: Any, arch: str) -> list[KernelRecord]:
+    lowered = []
+    for kernel in kernels(module):
+        _drop_ends_of_nothing(kernel)
+        events = _collect(kernel)
+        if events:
+            lowered.append(_lower_kernel(kernel, events, arch))
+        else:
+            registry.announce_without_events(symbol(kernel))
+    hidden.rewrite_launches(module, {record.symbol: record.kernel_id for record in lowered})
+    return lowered
 
 
 def _collect(kernel: Any) -> list[Event]:
@@ -109,13 +130,37 @@ def _collect(kernel: Any) -> list[Event]:
     return events
 
 
+def _drop_ends_of_nothing(kernel: Any) -> None:
+    """Erases the ENDs of what is always a sentinel."""
+    dead = []
+
+    def visit(op: Any) -> None:
+        if PLACEHOLDER in op.attributes and _int_attribute(op, PLACEHOLDER) == EventKind.END:
+            token = plain_value(op.operands[0])
+            if not is_argument(token) and token.owner.name == "llvm.mlir.constant":  # no other constant is a token
+                dead.append(op)
+
+    walk(kernel, visit)
+    for op in dead:
+        op.erase()
+
+
+def _check_payloads(events: list[Event]) -> None:
+    """Raises EventError where the payload of an END cannot match that of its start."""
+    for event in events:
+        if event.kind == EventKind.END and (reason := payload_mismatch(event.token, event.payload)):
+            raise EventError(f"{event.file}:{event.line}: {reason}")
+
+
 def _int_attribute(op: Any, name: str) -> int:
     return int(ir.IntegerAttr(op.attributes[name]).value)
 
 
 def _lower_kernel(kernel: Any, events: list[Event], arch: str) -> KernelRecord:
+    _check_payloads(events)
     balance.check(kernel, {e.op: e for e in events})
     uniform = Uniformity(kernel)
+    _guard_ends(events, uniform)
     groups = _groups(kernel, {e.op: e for e in events}, uniform)
     stride = 16 if any(e.payload != PayloadType.NONE for e in events) else 8
     lanes = any(not g.together for g in groups)
@@ -132,6 +177,23 @@ def _lower_kernel(kernel: Any, events: list[Event], arch: str) -> KernelRecord:
     return KernelRecord(facts.kernel_id, symbol(kernel), symbol(kernel), arch, stride, facts.slack, lanes, most, sites)
 
 
+def _guard_ends(events: list[Event], uniform: Uniformity) -> None:
+    """Puts an END into a branch of its own where some lanes of the warp may hold a sentinel and others a token: the
+    leader must be one of those that end a range."""
+    for event in events:
+        if event.kind != EventKind.END or not _maybe_sentinel(event) or uniform.value(event.token):
+            continue
+        with ir.InsertionPoint(event.op), event.op.location:
+            branch = scf.IfOp(_is_real(event.token))
+            with ir.InsertionPoint(branch.then_block):
+                end = scf.YieldOp([])
+        event.op.move_before(end.operation)
+
+
+def _is_real(token: Any) -> Any:
+    return arith.cmpi(arith.CmpIPredicate.ne, token, constant(wire.SENTINEL_TOKEN, "i32"))
+
+
 def _has_clusters(arch: str) -> bool:
     digits = "".join(c for c in arch.removeprefix("sm_") if c.isdigit())
     return digits.isdigit() and int(digits) >= 90
@@ -139,6 +201,8 @@ def _has_clusters(arch: str) -> bool:
 
 def _most_events(kernel: Any, events: list[Event]) -> int | None:
     """Most events that one lane can record: their number where none stands in a loop, else None."""
+    if len(kernel.regions[0].blocks) > 1:
+        return None
     for event in events:
         op = event.op.block.owner.operation
         while op != kernel:
@@ -157,7 +221,7 @@ def _groups(kernel: Any, events: dict[Any, Event], uniform: Uniformity) -> list[
 
         def flush() -> None:
             if line:
-                groups.append(Group(tuple(line), bool(together)))
+                groups.append(Group(tuple(line), bool(together), _alone(line[0])))
                 line.clear()
 
         for op in (o.operation for o in b.operations):
@@ -202,13 +266,20 @@ def _pipelined(block: Any) -> bool:
 
 def _alone(event: Event) -> bool:
     """An END whose token may be a sentinel moves the cursor or not: it cannot share constant offsets."""
-    if event.kind != EventKind.END:
+    return event.kind == EventKind.END and _maybe_sentinel(event) and not _guarded(event)
+
+
+def _maybe_sentinel(end: Event) -> bool:
+    return is_argument(end.token) or PLACEHOLDER not in end.token.owner.attributes
+
+
+def _guarded(end: Event) -> bool:
+    """Whether ``_guard_ends`` put the END into a branch that only lanes with a token take."""
+    branch = end.op.block.owner.operation
+    if branch.name != "scf.if" or is_argument(branch.operands[0]):
         return False
-    token = event.token
-    if is_argument(token):
-        return True
-    owner = ir.OpResult(token).owner.operation
-    return PLACEHOLDER not in owner.attributes
+    test = branch.operands[0].owner.operation
+    return bool(test.name == "arith.cmpi" and plain_value(test.operands[0]) == end.token)
 
 
 class _Lowering:
@@ -279,8 +350,8 @@ class _Lowering:
             lead = self._leader(group)
             store = fits if lead is None else arith.andi(fits, lead)
             moves = lead
-            if _alone(first):
-                real = arith.cmpi(arith.CmpIPredicate.ne, first.token, constant(wire.SENTINEL_TOKEN, "i32"))
+            if group.maybe_none:
+                real = _is_real(first.token)
                 store = arith.andi(store, real)
                 moves = real if lead is None else arith.andi(lead, real)
         for index, event in enumerate(group.events):

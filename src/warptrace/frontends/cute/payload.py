@@ -59,7 +59,8 @@ def make(value: Any) -> Payload:
     if isinstance(value, ir.Value):
         return _from_value(value)
     raise PayloadError(
-        f"payload of type {type(value).__name__} is not supported; give a Python bool, int or float or a CuTe DSL scalar"
+        f"payload of type {type(value).__name__} is not supported; "
+        "give a Python bool, int or float or a CuTe DSL scalar"
     )
 
 
@@ -87,7 +88,9 @@ def _from_numeric(value: Any) -> Payload:
     name = type(value).__name__
     kind = _DSL_TYPES.get(name)
     if kind is None:
-        raise PayloadError(f"payload of type cutlass.{name} is not supported; convert it, e.g. with .to(cutlass.Float32)")
+        raise PayloadError(
+            f"payload of type cutlass.{name} is not supported; convert it, e.g. with .to(cutlass.Float32)"
+        )
     return _widen(kind, value.ir_value())
 
 

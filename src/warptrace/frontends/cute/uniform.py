@@ -12,6 +12,7 @@ from typing import Any
 
 from cutlass._mlir import ir
 
+from .events import PLACEHOLDER
 from .ir_tools import KERNEL_OPS, integer, is_argument, plain_value
 
 _SREG = "nvvm.read.ptx.sreg."
@@ -25,9 +26,11 @@ _PURE = {
     "arith.bitcast", "arith.mulsi_extended", "arith.mului_extended", "builtin.unrealized_conversion_cast",
     "llvm.add", "llvm.sub", "llvm.mul", "llvm.icmp", "llvm.select", "llvm.zext", "llvm.sext", "llvm.trunc",
     "llvm.and", "llvm.or", "llvm.xor", "llvm.shl", "llvm.lshr", "llvm.ashr", "llvm.sdiv", "llvm.udiv",
-    "cute.make_int_tuple", "cute.make_coord", "cute.make_shape", "cute.make_stride", "cute.make_layout", "cute.make_tile",
-    "cute.get_leaves", "cute.get_scalars", "cute.to_int_tuple", "cute.size", "cute.get_shape", "cute.get_stride",
-    "cute.get_layout", "cute.get", "cute.select", "cute.crd2idx", "cute.idx2crd", "cute.get_hier_coord", "cute.get_flat_coord",
+    "cute.make_int_tuple", "cute.make_coord", "cute.make_shape", "cute.make_stride", "cute.make_layout",
+    "cute.make_tile", "cute.get_leaves", "cute.get_scalars", "cute.to_int_tuple", "cute.size", "cute.get_shape",
+    "cute.get_stride",
+    "cute.get_layout", "cute.get", "cute.select", "cute.crd2idx", "cute.idx2crd", "cute.get_hier_coord",
+    "cute.get_flat_coord",
     "cute.tuple_add", "cute.tuple_sub", "cute.tuple_mul", "cute.tuple_div", "cute.tuple_mod", "cute.tuple_min",
     "cute.tuple_max", "cute.ceil_div", "cute.shape_div", "cute.slice", "cute.product", "cute.group_modes",
     "cute.fast_divmod.create_divisor", "cute.fast_divmod.compute", "cute.fast_divmod.get_divisor",
@@ -48,11 +51,11 @@ class Uniformity:
         """Whether a whole warp enters ``block`` together or not at all."""
         op = block.owner.operation
         if op.name in KERNEL_OPS:
-            return True
+            return bool(block == op.regions[0].blocks[0])  # how others are reached is not followed
         if op.name == "scf.if":
             controls = [op.operands[0]]
         elif op.name == "scf.for":
-            controls = list(op.operands)[:3]
+            controls = list(op.operands[:3])
         elif op.name == "scf.while":
             controls = [_while_condition(op)]
         else:
@@ -85,6 +88,10 @@ class Uniformity:
             return _argument_sources(ir.BlockArgument(value))
         result = ir.OpResult(value)
         op = result.owner.operation
+        if PLACEHOLDER in op.attributes:  # a token: whether it is one, not which
+            return [] if self.block(op.block) else None
+        if op.name in (_SREG + "tid.y", _SREG + "tid.z"):
+            return [] if self._rows_of_warps() else None
         if op.name.startswith(_SREG):
             return None if op.name[len(_SREG) :].startswith(_DIVERGENT_SREG) else []
         if op.name in _UNIFORM or self._whole_warps(op):
@@ -117,21 +124,25 @@ class Uniformity:
             return False
         op = ir.OpResult(value).owner.operation
         if op.name == _SREG + "tid.x":
-            return self._block_x is not None and self._block_x % WARP == 0
-        return op.name == "arith.addi" and _terms(value) == {"tid.x", "tid.y*ntid.x", "tid.z*ntid.x*ntid.y"}
+            return self._rows_of_warps()
+        return op.name == "arith.addi" and _terms(value) == ["tid.x", "tid.y*ntid.x", "tid.z*ntid.x*ntid.y"]
+
+    def _rows_of_warps(self) -> bool:
+        """Whether no warp spans two rows of the block."""
+        return self._block_x is not None and self._block_x % WARP == 0
 
 
-def _terms(value: Any) -> set[str] | None:
-    """A sum of products of special registers as a set of "a*b" texts; None where it is anything else."""
+def _terms(value: Any) -> list[str] | None:
+    """A sum of products of special registers as sorted "a*b" texts; None where it is anything else."""
     value = plain_value(value)
     if is_argument(value):
         return None
     op = ir.OpResult(value).owner.operation
     if op.name == "arith.addi":
         left, right = _terms(op.operands[0]), _terms(op.operands[1])
-        return None if left is None or right is None else left | right
+        return None if left is None or right is None else sorted(left + right)
     factors = _factors(value)
-    return None if factors is None else {"*".join(sorted(factors, key=lambda f: (f.startswith("n"), f)))}
+    return None if factors is None else ["*".join(sorted(factors, key=lambda f: (f.startswith("n"), f)))]
 
 
 def _factors(value: Any) -> list[str] | None:
@@ -178,7 +189,7 @@ def _argument_sources(argument: Any) -> list[Any] | None:
         return []
     if op.name == "scf.for":
         if number == 0:
-            return list(op.operands)[:3]
+            return list(op.operands[:3])
         return [op.operands[2 + number], _terminator(block).operands[number - 1]]
     if op.name == "scf.while":
         if block == op.regions[0].blocks[0]:
@@ -192,7 +203,7 @@ def _structured_sources(op: Any, number: int) -> list[Any] | None:
         return [op.operands[0]] + [_terminator(r.blocks[0]).operands[number] for r in op.regions if len(r.blocks)]
     if op.name == "scf.for":
         body = op.regions[0].blocks[0]
-        return [*list(op.operands)[:3], op.operands[3 + number], _terminator(body).operands[number]]
+        return [*list(op.operands[:3]), op.operands[3 + number], _terminator(body).operands[number]]
     if op.name == "scf.while":
         condition = _terminator(op.regions[0].blocks[0])
         return [condition.operands[0], condition.operands[1 + number]]

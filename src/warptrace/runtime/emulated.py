@@ -1,0 +1,133 @@
+"""A recording on the emulator: trace memory on an emulated device, drained into a capture that says so."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .. import registry, wire
+from ..capture import CaptureWriter
+from ..emulator import Device
+from ..emulator.cute import CompiledKernel
+from ..errors import WarptraceError
+from ..sites import KernelRecord
+from .drain import Drain, DrainStats
+from .layout import Layout, descriptor, plan
+
+DEVICE_NAME = "warptrace PTX emulator (times are emulated)"
+
+
+class EmulatedMemory:
+    """Trace memory of an emulated device (see :class:`warptrace.runtime.memory.TraceMemory`)."""
+
+    def __init__(self, device: Device, buffer_bytes: int) -> None:
+        self.layout: Layout = plan(buffer_bytes)
+        self._device = device
+        self._array = device.zeros(self.layout.total_bytes, np.uint8)
+        self.control = self._array.address
+        self.write(wire.BANKS_OFFSET, self.layout.bank_lines())
+
+    def read(self, offset: int, nbytes: int) -> NDArray[np.uint8]:
+        return np.frombuffer(self._device.read_bytes(self.control + offset, nbytes), np.uint8).copy()
+
+    def read_rows(self, offset: int, nbytes: int, pitch: int, rows: int) -> NDArray[np.uint8]:
+        return np.stack([self.read(offset + k * pitch, nbytes) for k in range(rows)])
+
+    def clear(self, offset: int, nbytes: int) -> None:
+        self._device.write_bytes(self.control + offset, bytes(nbytes))
+
+    def write(self, offset: int, data: NDArray[Any]) -> None:
+        self._device.write_bytes(self.control + offset, np.ascontiguousarray(data).tobytes())
+
+    def set_tails(self, tails: NDArray[np.uint64]) -> None:
+        size = wire.BANK_COUNT * wire.BANK_LINE_BYTES
+        lines = self.read(wire.BANKS_OFFSET, size).view(wire.BANK_DTYPE)
+        lines["tail"] = tails
+        self.write(wire.BANKS_OFFSET, lines)
+
+
+class EmulatedRecording:
+    """Launches traced kernels on an emulated device and writes a capture, as the recorder does for a real one.
+
+    ``main_bytes`` and ``lane_bytes`` of a launch override the region size that the recorder would choose.
+    """
+
+    def __init__(self, directory: Path, *, device: Device | None = None, buffer_bytes: int = 16 << 20) -> None:
+        from .. import __version__
+
+        self.device = device or Device()
+        self.memory = EmulatedMemory(self.device, buffer_bytes)
+        self.writer = CaptureWriter(
+            directory,
+            pid=os.getpid(),
+            argv=list(sys.argv),
+            host=platform.node(),
+            python=platform.python_version(),
+            warptrace=__version__,
+            dsl=None,
+            started_unix_ns=time.time_ns(),
+            emulated=True,
+        )
+        self.writer.add_device(
+            0,
+            name=DEVICE_NAME,
+            uuid="",
+            compute_capability="9.0",
+            sm_count=132,
+            clock_khz=0,
+            driver="",
+            buffer_bytes=self.memory.layout.total_bytes,
+        )
+        self._drain = Drain(self.memory, 0, self.writer)
+        self._known: set[int] = set()
+        self._launches: dict[int, int] = {}
+
+    def launch(
+        self,
+        kernel: CompiledKernel,
+        args: Sequence[Any],
+        *,
+        max_events_per_warp: int | None = None,
+        recording: bool = True,
+        **shape: Any,
+    ) -> Any:
+        """Runs ``kernel`` with the hidden parameters behind ``args``; ``shape`` as for ``CompiledKernel.launch``.
+
+        ``recording`` False passes control pointer 0, as host code does where no tracer is. Returns the emulator's
+        result. Raises WarptraceError for a kernel that was compiled without events.
+        """
+        record = _record(kernel.name)
+        if record.kernel_id not in self._known:
+            self._known.add(record.kernel_id)
+            self.writer.add_kernel(record)
+        self._launches[record.kernel_id] = self._launches.get(record.kernel_id, 0) + 1
+        main, lane = descriptor(record, self.memory.layout, max_events_per_warp)
+        hidden = [self.memory.control if recording else 0, main | lane << 32]
+        return kernel.launch(self.device, [*args, *hidden], **shape)
+
+    def step(self) -> DrainStats:
+        """One look of the live drain, as the recorder's thread takes while kernels run."""
+        return self._drain.step()
+
+    def finish(self) -> None:
+        """Writes what was recorded and completes the capture."""
+        self._drain.finish()
+        self.writer.set_launches(self._launches)
+        self.writer.finish(ended_unix_ns=time.time_ns())
+
+
+def _record(symbol: str) -> KernelRecord:
+    for record in reversed(registry.records()):
+        if record.symbol == symbol:
+            return record
+    raise WarptraceError(
+        f"kernel {symbol} was compiled without events; compile it inside `with warptrace.cute.tracing():`"
+    )

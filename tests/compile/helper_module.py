@@ -1,0 +1,25 @@
+"""Helpers of kernels in a module of their own: events name this file."""
+
+from __future__ import annotations
+
+import sys
+
+try:
+    import cutlass
+    import cutlass.cute as cute
+
+    import warptrace.cute as iket
+except ImportError:  # the test modules skip, with the reason
+    pass
+else:
+
+    @cute.jit
+    def inner(i: cutlass.Int32):
+        iket.mark("inner", i)
+
+    INNER_LINE = sys._getframe().f_lineno - 2
+
+    @cute.jit
+    def outer(i: cutlass.Int32):
+        with iket.range("outer"):
+            inner(i)

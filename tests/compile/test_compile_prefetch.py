@@ -1,0 +1,107 @@
+"""Loops that the compiler software-pipelines (``prefetch_stages``): a TMA ring filled and drained by one loop."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import pipeline
+from cutlass.cute.nvgpu import cpasync
+from dsl_build import build
+
+try:
+    from cutlass.memory import SmemAllocator
+except ImportError:  # older DSLs
+    from cutlass.utils import SmemAllocator
+
+import warptrace.cute as iket
+from warptrace.wire import EventKind
+
+TILE = 64
+STAGES = 4
+
+
+@cute.kernel
+def prefetching(tma: cute.CopyAtom, a: cute.Tensor, out: cute.Tensor, layout: cute.Layout):
+    tidx, _, _ = cute.arch.thread_idx()
+    smem = SmemAllocator()
+    barriers = smem.allocate_array(cutlass.Int64, 2 * STAGES)
+    sa = smem.allocate_tensor(cutlass.Float16, layout, 128)
+    ring = pipeline.PipelineTmaAsync.create(
+        barrier_storage=barriers,
+        num_stages=STAGES,
+        producer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread),
+        consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, 1),
+        tx_count=TILE * TILE * 2,
+        cta_layout_vmnk=cute.make_layout((1, 1, 1, 1)),
+    )
+    tiles = cute.local_tile(a, (TILE, TILE), (0, None))
+    dst, src = cpasync.tma_partition(
+        tma, 0, cute.make_layout(1), cute.group_modes(sa, 0, 2), cute.group_modes(tiles, 0, 2)
+    )
+    fill = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, STAGES)
+    drain = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, STAGES)
+    total = cutlass.Float32(0)
+    with iket.range("loop"):
+        for k in cutlass.range(cute.size(a, mode=[1]) // TILE, unroll=1, prefetch_stages=STAGES - 1):
+            iket.range_push("acquire", k)
+            ring.producer_acquire(fill)
+            iket.range_pop()
+            full = ring.producer_get_barrier(fill)
+            iket.mark("load")
+            cute.copy(tma, src[None, k], dst[None, fill.index], tma_bar_ptr=full)
+            ring.producer_commit(fill)
+            fill.advance()
+            iket.range_push("wait")
+            ring.consumer_wait(drain)
+            iket.switch("add")
+            total += sa[tidx, 0, drain.index].to(cutlass.Float32)
+            iket.range_pop()
+            ring.consumer_release(drain)
+            drain.advance()
+            if k > 1:
+                iket.mark("late a")
+                iket.mark("late b")
+    out[tidx] = total
+
+
+@cute.jit
+def host(a: cute.Tensor, out: cute.Tensor):
+    layout = cute.make_layout((TILE, TILE, STAGES), stride=(TILE, 1, TILE * TILE))
+    tma, tensor = cpasync.make_tiled_tma_atom(
+        cpasync.CopyBulkTensorTileG2SOp(), a, cute.select(layout, mode=[0, 1]), (TILE, TILE)
+    )
+    prefetching(tma, tensor, out, layout).launch(grid=[1, 1, 1], block=[32, 1, 1], cluster=[1, 1, 1])
+
+
+def arguments():
+    a = cute.runtime.make_fake_compact_tensor(cutlass.Float16, (64, 1024), stride_order=(1, 0), assumed_align=16)
+    out = cute.runtime.make_fake_compact_tensor(cutlass.Float32, (32,), assumed_align=16)
+    return a, out
+
+
+@pytest.mark.parametrize("arch", ["sm_90a", "sm_100a"])
+def test_events_in_a_prefetch_loop(arch):
+    off = build(host, *arguments(), on=False, arch=arch)
+    assert off.ptx.count("cp.async.bulk.tensor") == 2, "the untraced loop is not software-pipelined"
+    on = build(host, *arguments(), arch=arch)
+    assert on.ptx.count("cp.async.bulk.tensor") == 2
+    stored = on.stored()
+    assert set(stored) == set(range(1, len(on.record.sites) + 1))
+    loaded = on.sites(EventKind.MARK, "load")[0].id
+    assert stored.count(loaded) == 2, "the mark beside the copy is to be cloned into the prologue with it"
+
+
+def test_events_in_a_prefetch_loop_are_not_grouped():
+    on = build(host, *arguments())
+    in_loop = {s.id for s in on.record.sites if s.name in ("acquire", "load", "wait", "add")}
+    groups = on.entry.groups
+    assert len(in_loop) == 4
+    assert {g[0] for g in groups if set(g) & in_loop} == in_loop
+    assert all(len(g) == 1 for g in groups if set(g) & in_loop)
+    # a block inside it is not parted by the pipelining: it is moved whole
+    late = [s.id for s in on.record.sites if s.name.startswith("late")]
+    assert late in groups

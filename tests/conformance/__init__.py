@@ -1,0 +1,1 @@
+"""The event API's semantics as one table of small kernels, run on the emulator and on hardware. See README.md."""

@@ -1,0 +1,190 @@
+"""Slots -> events, in the plainest way, so that a fault of the decoder or of the capture shows as a difference.
+
+Two sources: the capture directory's batches, and (where the memory can be read before anything was drained) trace
+memory itself. Nothing of ``warptrace.decode`` or of the writer's compaction is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from warptrace import wire
+from warptrace.capture import Capture
+from warptrace.sites import KernelRecord, Site
+from warptrace.wire import EventKind, PayloadType
+
+from .model import Dim3, Event, Place, Recorded
+
+ReadMemory = Callable[[int, int], np.ndarray]
+Key = tuple[int, Dim3, int]
+"""(grid id, CTA, warp)."""
+
+
+@dataclass(frozen=True)
+class Slot:
+    clock: int
+    code: int
+    payload: int
+
+
+@dataclass(frozen=True)
+class RawWarp:
+    """A region: its header as read, its offset from the control block, and per lane its slots and lost events."""
+
+    header: Any
+    offset: int
+    slots: dict[int, list[Slot]]
+    lost: dict[int, int]
+
+    @property
+    def key(self) -> Key:
+        h = self.header
+        return int(h["grid_id"]), (int(h["cta"][0]), int(h["cta"][1]), int(h["cta"][2])), int(h["warp"])
+
+    def same(self, other: RawWarp) -> bool:
+        names = [n for n in self.header.dtype.names if n != "reserved"]
+        return (
+            all(np.array_equal(self.header[n], other.header[n]) for n in names)
+            and (self.offset, self.slots, self.lost) == (other.offset, other.slots, other.lost)
+        )
+
+
+def from_capture(capture: Capture) -> list[RawWarp]:
+    """The regions of a capture, ordered by (grid id, CTA, warp)."""
+    out: list[RawWarp] = []
+    for batch in capture.batches():
+        slots: list[dict[int, list[Slot]]] = []
+        lost: list[dict[int, int]] = []
+        at = 0
+        for header, stored in zip(batch.headers, batch.stored):
+            count = int(stored)
+            slots.append({0: _slots(batch.slots[at : at + count])})
+            lost.append({0: int(header["advance"]) // batch.stride - count})
+            at += count
+        at = 0
+        for row in batch.lanes:
+            region, lane, count = int(row["region"]), int(row["lane"]), int(row["stored"])
+            slots[region][lane] = _slots(batch.lane_slots[at : at + count])
+            lost[region][lane] = int(row["advance"]) // batch.stride - count
+            at += count
+        out += [
+            RawWarp(h.copy(), int(h["reserved"]), s, n) for h, s, n in zip(batch.headers, slots, lost)
+        ]
+    return sorted(out, key=lambda w: w.key)
+
+
+def _slots(rows: np.ndarray) -> list[Slot]:
+    names = rows.dtype.names or ()
+    payloads = rows["payload"].tolist() if "payload" in names else [0] * len(rows)
+    return [Slot(c, k, p) for c, k, p in zip(rows["clock"].tolist(), rows["code"].tolist(), payloads)]
+
+
+def from_memory(read: ReadMemory) -> list[RawWarp] | None:
+    """The regions in trace memory that nothing was drained from; None where some claim found no room."""
+    lines = read(wire.BANKS_OFFSET, wire.BANK_COUNT * wire.BANK_LINE_BYTES).view(wire.BANK_DTYPE)
+    if lines["failed_bytes"].any():
+        return None
+    return sorted((w for line in lines for w in _bank(read, line)), key=lambda w: w.key)
+
+
+def _bank(read: ReadMemory, line: Any) -> Iterator[RawWarp]:
+    at, end = 0, int(line["head"])
+    while at < end:
+        offset = int(line["base"]) + at
+        header = read(offset, wire.REGION_HEADER_BYTES).view(wire.REGION_DTYPE)[0]
+        assert int(header["magic"]) == wire.REGION_MAGIC, f"no region header at bank position {at}"
+        assert int(header["position"]) == at
+        assert int(header["closed"]) == wire.CLOSED_MAGIC
+        size = wire.region_bytes(int(header["main_bytes"]), int(header["lane_bytes"]))
+        yield _region(read(offset, size), header, offset)
+        at += size
+
+
+def _region(data: np.ndarray, header: Any, offset: int) -> RawWarp:
+    stride, main, block = (int(header[k]) for k in ("stride", "main_bytes", "lane_bytes"))
+    first = wire.REGION_HEADER_BYTES
+    slots = {0: _written(data[first : first + main], stride, int(header["advance"]))}
+    lost = {0: int(header["advance"]) // stride - len(slots[0])}
+    for lane in range(1, 32 if block else 1):
+        begin = first + main + (lane - 1) * block
+        head = data[begin : begin + wire.LANE_HEADER_BYTES].view(wire.LANE_DTYPE)[0]
+        if int(head["closed"]) == 0 and int(head["advance"]) == 0:
+            body = data[begin + wire.LANE_HEADER_BYTES : begin + block]
+            assert not body.any(), f"lane {lane} wrote slots and no count"
+            continue
+        assert int(head["closed"]) == wire.CLOSED_MAGIC
+        body = data[begin + wire.LANE_HEADER_BYTES : begin + block]
+        slots[lane] = _written(body, stride, int(head["advance"]))
+        lost[lane] = int(head["advance"]) // stride - len(slots[lane])
+    return RawWarp(header, offset, slots, lost)
+
+
+def _written(data: np.ndarray, stride: int, advance: int) -> list[Slot]:
+    assert advance % stride == 0, "a count that is no whole number of slots"
+    out: list[Slot] = []
+    for at in range(0, min(advance, len(data) // stride * stride), stride):
+        clock, code = (int(v) for v in data[at : at + 8].view("<u4"))
+        if code == 0:
+            break
+        out.append(Slot(clock, code, int(data[at + 8 : at + 16].view("<u8")[0]) if stride == 16 else 0))
+    rest = data[len(out) * stride :]
+    assert not rest.any(), "bytes behind the last slot are not zero"
+    return out
+
+
+def recorded(warp: RawWarp, record: KernelRecord) -> Recorded:
+    """The events of a region, with partners: what a token's link names, and the stack of pushes of each lane."""
+    sites = {s.id: s for s in record.sites}
+    h = warp.header
+    entry = int(h["entry_clock"]) & 0xFFFFFFFF
+    places = [
+        ((slot.clock - entry) & 0xFFFFFFFF, lane, i) for lane, slots in warp.slots.items() for i, slot in enumerate(slots)
+    ]
+    order: list[Place] = [(lane, i) for _, lane, i in sorted(places)]
+    links = {_address(warp, p) >> 3 & 0xFFFF: p for p in order}
+    partner = _partners(order, warp, sites, links)
+    streams = {
+        lane: [_event(slot, sites, partner.get((lane, i))) for i, slot in enumerate(slots)]
+        for lane, slots in warp.slots.items()
+    }
+    return Recorded(streams, order, sum(warp.lost.values()))
+
+
+def _address(warp: RawWarp, place: Place) -> int:
+    """Offset of a slot from the control block."""
+    lane, index = place
+    h = warp.header
+    at = warp.offset + wire.REGION_HEADER_BYTES
+    if lane:
+        at += int(h["main_bytes"]) + (lane - 1) * int(h["lane_bytes"]) + wire.LANE_HEADER_BYTES
+    return at + index * int(h["stride"])
+
+
+def _partners(
+    order: list[Place], warp: RawWarp, sites: Mapping[int, Site], links: Mapping[int, Place]
+) -> dict[Place, Place | None]:
+    out: dict[Place, Place | None] = {}
+    stacks: dict[int, list[tuple[int, Place]]] = {}
+    for n, place in enumerate(order):
+        lane, index = place
+        code = warp.slots[lane][index].code
+        kind = sites[code & wire.SITE_MASK].kind
+        if kind in (EventKind.POP, EventKind.SWITCH):
+            stack = stacks.get(lane) or max((s for s in stacks.values() if s), key=lambda s: s[-1][0], default=None)
+            out[place] = stack.pop()[1] if stack else None
+        if kind in (EventKind.PUSH, EventKind.SWITCH):
+            stacks.setdefault(lane, []).append((n, place))
+        if kind == EventKind.END:
+            out[place] = links.get(code >> wire.LINK_SHIFT)
+    return out
+
+
+def _event(slot: Slot, sites: Mapping[int, Site], partner: Place | None) -> Event:
+    site = sites[slot.code & wire.SITE_MASK]
+    assert slot.code >> wire.LINK_SHIFT == 0 or site.kind == EventKind.END, "a link in a record that ends no token range"
+    payload = None if site.payload == PayloadType.NONE else (site.payload, slot.payload)
+    return Event(site.kind, "" if site.kind in (EventKind.POP, EventKind.END) else site.name, payload, partner)

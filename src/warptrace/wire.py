@@ -69,12 +69,13 @@ CONTROL_DTYPE = np.dtype(
 warps without a region, in the table and beyond it (exact)."""
 
 BANK_TAIL_OFFSET = 32
+BANK_MASK_OFFSET = 40
 BANK_FAILED_OFFSET = 8
 BANK_DTYPE = np.dtype(
     {
         "names": ["head", "failed_bytes", "tail", "mask", "base"],
         "formats": ["<u8", "<u8", "<u8", "<u4", "<u4"],
-        "offsets": [0, BANK_FAILED_OFFSET, BANK_TAIL_OFFSET, BANK_TAIL_OFFSET + 8, BANK_TAIL_OFFSET + 12],
+        "offsets": [0, BANK_FAILED_OFFSET, BANK_TAIL_OFFSET, BANK_MASK_OFFSET, BANK_MASK_OFFSET + 4],
         "itemsize": BANK_LINE_BYTES,
     }
 )

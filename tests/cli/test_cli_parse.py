@@ -105,8 +105,8 @@ def test_dashes_are_asked_for_where_an_option_could_be_anyones(option: str) -> N
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "no verb given: profile, postprocess or dump; see `warptrace --help`"),
-        (["--", "python"], "no verb given: profile, postprocess or dump; see `warptrace --help`"),
+        ([], "no verb given; see `warptrace --help`"),
+        (["--", "python"], "no verb given; see `warptrace --help`"),
         (["profile"], "no command given: warptrace profile [options] -- python script.py"),
         (["profile", "--"], "no command after '--': warptrace profile [options] -- python script.py"),
         (["profile", "x", "--", "y"], "'x' before '--' is neither an option nor part of the command"),

@@ -59,5 +59,5 @@ def test_no_verb(cli: Cli) -> None:
     done = cli()
     assert done.returncode == 2
     assert done.stderr == (
-        "warptrace: error: no verb given: profile, postprocess, dump or demo; see `warptrace --help`\n"
+        "warptrace: error: no verb given; see `warptrace --help`\n"
     )

@@ -86,6 +86,7 @@ def _hashes(seed: str) -> list[str]:
 def test_cache_keys_differ_on_and_off_and_are_stable_across_processes():
     first = _hashes("1")
     on, off, on_again, *kernel_ids = first
+    assert len(on) == 64
     assert on != off
     assert on == on_again
     assert len(kernel_ids) == 2 and len(set(kernel_ids)) == 2

@@ -112,6 +112,7 @@ def _expected_rows(recorded: Recorded) -> list[tuple[Any, ...]]:
     out: list[tuple[Any, ...]] = []
     depth: dict[Place, int] = {}
     open_in: dict[int, int] = {}
+    ended: set[Place] = set()
     for place in recorded.order:
         event = recorded.at(place)
         if event.kind == EventKind.MARK:
@@ -121,7 +122,8 @@ def _expected_rows(recorded: Recorded) -> list[tuple[Any, ...]]:
         if event.kind in (EventKind.PUSH, EventKind.SWITCH):
             depth[place] = open_in.get(place[0], 0)
             open_in[place[0]] = depth[place] + 1
-        if event.partner is not None:
+        if event.partner is not None and event.partner not in ended:  # of several ends of a token the first counts
+            ended.add(event.partner)
             start = recorded.at(event.partner)
             token = event.kind == EventKind.END
             out.append(

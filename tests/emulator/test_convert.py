@@ -1,4 +1,3 @@
-
 """cvt between all types on edge values, and packed conversions."""
 
 from __future__ import annotations

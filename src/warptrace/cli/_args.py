@@ -37,7 +37,7 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Raise UsageError with argparse's message and where to look."""
         if message.startswith("the following arguments are required: VERB"):
-            message = "no verb given: profile, postprocess, dump or demo"
+            message = "no verb given"
         if message.startswith("unrecognized arguments: "):
             message += " (options of the profiled command go after '--')"
         raise UsageError(f"{message}; see `{self.prog} --help`")

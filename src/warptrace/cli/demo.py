@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from collections import Counter
 from datetime import datetime, timezone
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import WarptraceError
 from ._messages import note, shown
-from ._rundir import RUN_FILE, default_name
+from ._rundir import RUN_FILE, check_target, default_name
 from .profile import Profile
 
 if TYPE_CHECKING:
@@ -55,12 +54,11 @@ class Demo:
             raise WarptraceError(
                 "the demo compiles a kernel with the CuTe DSL, which is not installed: pip install 'warptrace[cute]'"
             )
-        command, emulated = _command(options.emulate)
         target = vars(options).setdefault("output_dir", default_name())
+        place = check_target(target, clobber="clobber" in options)
+        command, emulated = _command(options.emulate)
         begun = datetime.now(timezone.utc)
-        status = Profile().run(_profile_options(options, command))
-        place = Path(os.path.realpath(target))
-        if status:
+        if Profile().run(_profile_options(options, command)):
             raise WarptraceError(_failure(emulated))
         _check_events(place, begun)
         _what_next(place)

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 Function = Callable[["Warp"], int]
 
 _EMITTERS = (
-    isa_call.EMIT | isa_int.EMIT | isa_float.EMIT | isa_cvt.EMIT | isa_data.EMIT | isa_warp.EMIT | isa_sync.EMIT | isa_mma.EMIT
-    | wgmma.EMIT
+    isa_call.EMIT | isa_int.EMIT | isa_float.EMIT | isa_cvt.EMIT | isa_data.EMIT | isa_warp.EMIT | isa_sync.EMIT
+    | isa_mma.EMIT | wgmma.EMIT
 )  # fmt: skip
 
 _NUMPY_NAMES = (

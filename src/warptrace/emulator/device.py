@@ -287,7 +287,9 @@ class Kernel:
 
     def _result(self, s: Stats, config: LaunchConfig, printed: tuple[str, ...]) -> LaunchResult:
         base = self.module.device.time_base
-        return LaunchResult(s.instructions, base + int(s.begin_ns), base + int(s.end_ns), s.ctas, config.gridid, printed)
+        return LaunchResult(
+            s.instructions, base + int(s.begin_ns), base + int(s.end_ns), s.ctas, config.gridid, printed
+        )
 
     def _layout(self, dynamic: int) -> SmemLayout:
         k = self.code.kernel

@@ -46,7 +46,7 @@ def format_printf(fmt: str, take: Any, string: Any) -> str:
         plain = spec[: len(spec) - 1 - len(length)]
         if kind in "eEfFgGaA":
             value = struct.unpack("<d", take(8))[0]
-            return value.hex() if kind in "aA" else (plain + kind) % value
+            return str(value.hex() if kind in "aA" else (plain + kind) % value)
         if kind in "sp":
             address = int.from_bytes(take(8), "little")
             return (plain + "s") % string(address) if kind == "s" else f"{address:#x}"

@@ -355,7 +355,8 @@ _COMPARES: dict[str, Any] = {
 RUNTIME: dict[str, Any] = {
     f.__name__: f
     for f in (
-        ftz, sat, bf_to_f32, f32_to_bf, f32_to_h, fma32, fma32_row, fma32_mode, f32_mode, fma64, half_op, half_sign, minmax32,
+        ftz, sat, bf_to_f32, f32_to_bf, f32_to_h, fma32, fma32_row, fma32_mode, f32_mode, fma64, half_op, half_sign,
+        minmax32,
         f32_unary_mode, bf_unary, round_to_f32,
     )
 } | _COMPARES | {

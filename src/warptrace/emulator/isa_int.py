@@ -89,10 +89,18 @@ def popc(a: Row) -> Row:
     return bits.sum(axis=1).astype(np.uint32)
 
 
+def _bit_length(a: Row) -> Row:
+    """Bits needed for each unsigned value, as int64."""
+    if a.dtype.itemsize == 8:
+        # f64 holds 32-bit halves exactly
+        hi, lo = _bit_length((a >> np.uint64(32)).astype(np.uint32)), _bit_length(a.astype(np.uint32))
+        return np.where(hi > 0, hi + 32, lo)
+    return np.asarray(np.frexp(a.astype(np.float64))[1]).astype(np.int64)
+
+
 def clz(a: Row) -> Row:
     """Leading zeros as u32 (the width for 0)."""
-    n = a.dtype.itemsize * 8
-    return np.array([n - int(x).bit_length() for x in a], np.uint32)
+    return np.asarray(a.dtype.itemsize * 8 - _bit_length(a.view(f"u{a.dtype.itemsize}"))).astype(np.uint32)
 
 
 def brev(a: Row) -> Row:
@@ -106,37 +114,40 @@ def bfind(a: Row, shiftamt: bool) -> Row:
     """Position of the most significant non-sign bit, 0xffffffff when there is none."""
     n = a.dtype.itemsize * 8
     v = np.where(a < 0, ~a, a) if a.dtype.kind == "i" else a
-    out = [int(x).bit_length() - 1 for x in v]
+    pos = _bit_length(np.ascontiguousarray(v).view(f"u{n // 8}")) - 1
     if shiftamt:
-        out = [n - 1 - p if p >= 0 else -1 for p in out]
-    return np.array([p & 0xFFFFFFFF for p in out], np.uint32)
+        pos = np.where(pos >= 0, n - 1 - pos, -1)
+    return pos.astype(np.uint32)
+
+
+def _field(a: Row, pos: Row, length: Row) -> tuple[Any, Any, Any]:
+    """(position, length, mask of that many low bits), in the value's unsigned type."""
+    u: Any = np.uint64 if a.dtype.itemsize == 8 else np.uint32
+    p, c = (pos & np.uint32(0xFF)).astype(u), (length & np.uint32(0xFF)).astype(u)
+    # a shift by the width or more gives 0, so the mask of a long field becomes all ones
+    return p, c, (u(1) << c) - u(1)
 
 
 def bfe(a: Row, pos: Row, length: Row) -> Row:
     """Bit field extract; the field is sign-extended for signed types."""
-    n = a.dtype.itemsize * 8
-    out = []
-    for x, p, c in zip(a.view(f"u{n // 8}"), pos, length):
-        p, c = int(p) & 0xFF, int(c) & 0xFF
-        v = (int(x) >> p) & ((1 << c) - 1)
-        if a.dtype.kind == "i" and c:
-            sign = (int(x) >> min(p + c - 1, n - 1)) & 1
-            have = min(c, max(n - p, 0))
-            if sign:
-                v |= (-1 << have) & ((1 << n) - 1)
-        out.append(v & ((1 << n) - 1))
-    return np.array(out, f"u{n // 8}").view(a.dtype)
+    u: Any = np.uint64 if a.dtype.itemsize == 8 else np.uint32
+    n = u(a.dtype.itemsize * 8)
+    x = a.view(u)
+    p, c, m = _field(a, pos, length)
+    v = (x >> p) & m
+    if a.dtype.kind == "i":
+        last = np.minimum(p + c - u(1), n - u(1))
+        sign = ((x >> last) & u(1)) != 0
+        have = np.minimum(c, n - np.minimum(p, n))
+        v = np.where(sign & (c != 0), v | ~((u(1) << have) - u(1)), v)
+    return v.astype(u).view(a.dtype)
 
 
 def bfi(a: Row, b: Row, pos: Row, length: Row) -> Row:
     """Insert the low ``length`` bits of a into b at ``pos``."""
-    n = a.dtype.itemsize * 8
-    out = []
-    for x, y, p, c in zip(a, b, pos, length):
-        p, c = int(p) & 0xFF, int(c) & 0xFF
-        m = (((1 << c) - 1) << p) & ((1 << n) - 1)
-        out.append((int(y) & ~m) | ((int(x) << p) & m))
-    return np.array(out, a.dtype)
+    p, _, m = _field(a, pos, length)
+    m = m << p
+    return np.asarray((b & ~m) | ((a << p) & m)).astype(a.dtype)
 
 
 def shf(left: bool, wrap: bool, a: Row, b: Row, c: Row) -> Row:

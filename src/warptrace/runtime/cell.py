@@ -17,14 +17,14 @@ _CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
 
 
 class HostCell:
-    """The cell of this process.
+    """The cell of this process: host code of kernels keeps its address for good, so there is one, for all recordings.
 
-    ``on_first_launch(ordinal)`` returns the control block's address for a device, or OFF; it runs on the launching
-    thread, once a device. ``on_repeat(number)`` runs on the launching thread before each launch but the first of a kernel
-    that asks for it (see ``set_size``). Neither may raise.
+    While a recording is attached, ``on_first_launch(ordinal)`` returns the control block's address for a device, or OFF;
+    it runs on the launching thread, once a device. ``on_repeat(number)`` runs on the launching thread before each launch
+    but the first of a kernel that asks for it (see ``set_size``). Neither may raise.
     """
 
-    def __init__(self, on_first_launch: Callable[[int], int], on_repeat: Callable[[int], None]) -> None:
+    def __init__(self) -> None:
         self._memory = (ctypes.c_uint8 * (wire.CELL_BYTES + 64))()
         self._address = (ctypes.addressof(self._memory) + 63) & ~63
         start = self._address - ctypes.addressof(self._memory)
@@ -33,19 +33,23 @@ class HostCell:
         self._callback_slot = data[wire.CELL_CALLBACK_OFFSET : wire.CELL_CALLBACK_OFFSET + 8].view(np.uint64)
         self._devices = data[wire.CELL_DEVICES_OFFSET : devices_end].view(np.uint64)
         self._kernels = data[wire.CELL_KERNELS_OFFSET :].view(wire.CELL_KERNEL_DTYPE)
+        self._callback = _CALLBACK(self._called)
+        self._on_first_launch: Callable[[int], int] = lambda ordinal: OFF
+        self._on_repeat: Callable[[int], None] = lambda number: None
+
+    def attach(self, on_first_launch: Callable[[int], int], on_repeat: Callable[[int], None]) -> None:
+        """From now on launches of this process are recorded; every device is asked for anew."""
         self._on_first_launch = on_first_launch
         self._on_repeat = on_repeat
-        self._callback = _CALLBACK(self._called)
-
-    def publish(self) -> None:
-        """From now on host code of this process finds the cell."""
+        self._devices[:] = 0
+        self._kernels["launches"] = 0
         address = ctypes.cast(self._callback, ctypes.c_void_p).value
         assert address is not None
         self._callback_slot[0] = address
         os.environ[wire.CELL_ENV] = f"{os.getpid()}:{self._address:x}"
 
-    def withdraw(self) -> None:
-        """From now on launches record nothing. The memory stays: kernels' host code keeps its address for good."""
+    def detach(self) -> None:
+        """From now on launches record nothing."""
         self._callback_slot[0] = 0
         self._devices[:] = OFF
         if os.environ.get(wire.CELL_ENV, "").startswith(f"{os.getpid()}:"):
@@ -80,3 +84,6 @@ class HostCell:
 def kernel_number(kernel_id: int) -> int:
     """The entry of the cell's table that a kernel uses (others may share it)."""
     return kernel_id % wire.CELL_KERNEL_COUNT
+
+
+CELL = HostCell()

@@ -68,8 +68,14 @@ class Drain:
         self._ordinal = ordinal
         self._writer = writer
         self._lock = threading.Lock()
-        self._banks = [_Bank(k) for k in range(wire.BANK_COUNT)]
-        self._lost_written = 0
+        # An earlier recording may have used the memory: it left it empty, but counts go on.
+        self._banks = [
+            _Bank(k, tail=int(line["head"]), failed=int(line["failed_bytes"]), closed=int(line["head"]))
+            for k, line in enumerate(self._lines())
+        ]
+        self._hand_back()
+        self._lost_before = self._lost()
+        self._lost_written = self._lost_before[0]
 
     def step(self) -> DrainStats:
         """Moves what is certainly finished, from banks that are filling up."""
@@ -227,17 +233,21 @@ class Drain:
     def _hand_back(self) -> None:
         self._memory.set_tails(np.array([b.tail for b in self._banks], np.uint64))
 
-    def _drain_lost(self) -> None:
+    def _lost(self) -> tuple[int, int]:
+        """(entries claimed in the lost table, events lost in them and beyond), since the memory was taken."""
         words = self._memory.read(0, wire.CONTROL_DTYPE.itemsize).view(wire.CONTROL_DTYPE)
-        entries = int(words["lost_head"][0])
+        return int(words["lost_head"][0]), int(words["lost_events"][0])
+
+    def _drain_lost(self) -> None:
+        entries, events = self._lost()
         count = min(entries, wire.LOST_CAPACITY)
         if count > self._lost_written:
             offset = wire.LOST_OFFSET + self._lost_written * wire.LOST_BYTES
             table = self._memory.read(offset, (count - self._lost_written) * wire.LOST_BYTES)
             self._writer.write_lost(self._ordinal, table.view(wire.LOST_DTYPE))
             self._lost_written = count
-        if entries:
-            self._writer.write_control(self._ordinal, int(words["lost_events"][0]), entries)
+        if entries > self._lost_before[0]:
+            self._writer.write_control(self._ordinal, events - self._lost_before[1], entries - self._lost_before[0])
 
 
 def _note(headers: NDArray[np.void], needs: dict[int, Need]) -> None:

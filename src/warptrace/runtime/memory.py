@@ -38,6 +38,27 @@ class TraceMemory(Protocol):
         """Stores the array's bytes there."""
 
 
+_taken: dict[int, DeviceMemory] = {}
+
+
+def device_memory(ordinal: int, buffer_bytes: int) -> DeviceMemory:
+    """Trace memory of the current device: that of an earlier recording if it is large enough, enabled again.
+
+    It is never freed: captured graphs keep its address. Raises WarptraceError if there is no room.
+    """
+    kept = _taken.get(ordinal)
+    if kept is None or (kept.buffer_bytes < buffer_bytes and kept.shrunk is None):
+        kept = _taken[ordinal] = DeviceMemory(ordinal, buffer_bytes)
+    kept.write(0, np.zeros(1, wire.CONTROL_DTYPE))  # the lost table is empty again
+    kept.enable(True)
+    return kept
+
+
+def forget() -> None:
+    """In a forked child: the parent's memories are not ours."""
+    _taken.clear()
+
+
 class DeviceMemory:
     """Trace memory on the device that is current on this thread, with a stream of its own.
 
@@ -47,6 +68,7 @@ class DeviceMemory:
 
     def __init__(self, ordinal: int, buffer_bytes: int) -> None:
         self.ordinal = ordinal
+        self.buffer_bytes = buffer_bytes
         self.shrunk: str | None = None
         cuda = driver.bindings()
         with driver.relaxed_capture():
@@ -93,13 +115,17 @@ class DeviceMemory:
         return out
 
     def set_tails(self, tails: NDArray[np.uint64]) -> None:
-        tails = np.ascontiguousarray(tails)
+        self._write_column(wire.BANK_TAIL_OFFSET, tails)
+
+    def _write_column(self, offset: int, values: NDArray[Any]) -> None:
+        """Writes one field of every bank line, and nothing beside it: the device writes others meanwhile."""
+        values = np.ascontiguousarray(values)
         copy = driver.bindings().CUDA_MEMCPY2D()
         host, device = driver.memory_types()
-        copy.srcMemoryType, copy.srcHost, copy.srcPitch = host, tails.ctypes.data, 8
+        copy.srcMemoryType, copy.srcHost, copy.srcPitch = host, values.ctypes.data, values.itemsize
         copy.dstMemoryType, copy.dstPitch = device, wire.BANK_LINE_BYTES
-        copy.dstDevice = self.control + wire.BANKS_OFFSET + wire.BANK_TAIL_OFFSET
-        copy.WidthInBytes, copy.Height = 8, wire.BANK_COUNT
+        copy.dstDevice = self.control + wire.BANKS_OFFSET + offset
+        copy.WidthInBytes, copy.Height = values.itemsize, wire.BANK_COUNT
         self._copy_rows(copy)
 
     def _copy_rows(self, copy: Any) -> None:
@@ -110,6 +136,13 @@ class DeviceMemory:
     def write(self, offset: int, data: NDArray[Any]) -> None:
         with driver.current(self.context), driver.relaxed_capture():
             driver.write(self.control + offset, data, self.stream)
+
+    def enable(self, on: bool) -> None:
+        """Lets warps claim regions, or not: also those of captured graphs, whose parameters are frozen."""
+        lines = self.read(wire.BANKS_OFFSET, wire.BANK_COUNT * wire.BANK_LINE_BYTES).view(wire.BANK_DTYPE)
+        masks = np.full(wire.BANK_COUNT, self.layout.bank_bytes - 1 if on else 0, np.uint32)
+        if (lines["mask"] != masks).any():
+            self._write_column(wire.BANK_MASK_OFFSET, masks)
 
     def synchronize(self) -> None:
         """Waits for everything the program has launched in this context."""

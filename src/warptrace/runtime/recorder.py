@@ -14,11 +14,11 @@ from .. import registry
 from ..capture import CaptureWriter
 from ..errors import WarptraceError
 from ..sites import KernelRecord
-from .cell import OFF, HostCell, kernel_number
+from .cell import CELL, OFF, kernel_number
 from .drain import Drain, Need
 from .layout import Layout, automatic, descriptor, learned, plan
 from .log import log
-from .memory import DeviceMemory
+from .memory import DeviceMemory, device_memory, forget
 from .options import RuntimeOptions
 
 DRAIN_PERIOD_S = 0.005
@@ -47,7 +47,6 @@ class Recorder:
         self._devices: dict[int, _Device] = {}
         self._kernels: dict[int, KernelRecord] = {}
         self._writer: CaptureWriter | None = None
-        self._cell = HostCell(self._first_launch, self._repeat)
         self._running = False
         self._wake = threading.Event()
         self._drainer: threading.Thread | None = None
@@ -57,10 +56,10 @@ class Recorder:
     def start(self) -> None:
         """Begins to record. Raises WarptraceError where the directory cannot be written."""
         self._writer = _new_writer(self.directory, self._dsl_version)
-        self._cell.set_default_size(*automatic(plan(self.options.buffer_bytes)))
+        CELL.set_default_size(*automatic(plan(self.options.buffer_bytes)))
         self._running = True
         registry.listen(self._kernel)
-        self._cell.publish()
+        CELL.attach(self._first_launch, self._repeat)
 
     def stop(self) -> None:
         """Waits for the device, writes what was recorded and ends the recording. Does nothing in a forked child."""
@@ -69,7 +68,7 @@ class Recorder:
                 return
             self._running = False
         registry.unlisten(self._kernel)
-        self._cell.withdraw()
+        CELL.detach()
         self._wake.set()
         if self._drainer is not None:
             self._drainer.join()
@@ -78,19 +77,22 @@ class Recorder:
         for device in self._devices.values():
             try:
                 device.memory.synchronize()
+                device.memory.enable(False)
                 device.drain.finish()
             except WarptraceError as e:
                 writer.add_problem(f"device {device.memory.ordinal}: {e}")
                 log("error", f"device {device.memory.ordinal}: {e}")
         for symbol in registry.without_events():
             writer.add_uninstrumented(symbol)
-        writer.set_launches({k: self._cell.launches(k) for k in self._kernels})
+        writer.set_launches({k: CELL.launches(k) for k in self._kernels})
         writer.finish(ended_unix_ns=time.time_ns())
 
     def abandon(self) -> None:
         """In a forked child: forgets the parent's recording without touching its memory or files."""
         self._running = False
         registry.unlisten(self._kernel)
+        CELL.detach()
+        forget()
 
     def _kernel(self, record: KernelRecord) -> None:
         with self._lock:
@@ -118,7 +120,7 @@ class Recorder:
                 return OFF
             if ordinal in self._devices:
                 return self._devices[ordinal].memory.control
-            memory = DeviceMemory(ordinal, self.options.buffer_bytes)
+            memory = device_memory(ordinal, self.options.buffer_bytes)
             self._writer.add_device(ordinal, **memory.describe())
             self._devices[ordinal] = _Device(memory, Drain(memory, ordinal, self._writer))
             kernels = list(self._kernels.values())
@@ -128,7 +130,7 @@ class Recorder:
         if memory.shrunk is not None:
             log("warn", memory.shrunk)
             self._writer.add_problem(memory.shrunk)
-            self._cell.set_default_size(*automatic(memory.layout))
+            CELL.set_default_size(*automatic(memory.layout))
             for record in kernels:
                 self._size(record)
         return memory.control
@@ -161,10 +163,10 @@ class Recorder:
         need = self._needs.get(record.kernel_id)
         if record.max_events is None and bound is None and need is not None:
             size = learned(record, self._layout(), need.main, need.lane)
-            self._cell.set_size(record.kernel_id, *size, ask=False)
+            CELL.set_size(record.kernel_id, *size, ask=False)
             return
         ask = record.max_events is None and bound is None
-        self._cell.set_size(record.kernel_id, *descriptor(record, self._layout(), bound), ask=ask)
+        CELL.set_size(record.kernel_id, *descriptor(record, self._layout(), bound), ask=ask)
 
     def _learn(self, needs: dict[int, Need]) -> None:
         for kernel_id, need in needs.items():
@@ -191,7 +193,7 @@ class Recorder:
                 return
         if tries >= OBSERVE_TRIES:  # it stays with the grid's share
             size = descriptor(record, self._layout(), self.options.max_events_per_warp)
-            self._cell.set_size(record.kernel_id, *size, ask=False)
+            CELL.set_size(record.kernel_id, *size, ask=False)
 
 
 @dataclass(frozen=True)

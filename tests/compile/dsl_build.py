@@ -8,9 +8,9 @@ from typing import Any
 
 import cutlass
 import cutlass.cute as cute
+from ptx_text import Entry, entries
 
 import warptrace.cute as iket
-from ptx_text import Entry, entries
 from warptrace import registry
 from warptrace.sites import KernelRecord, Site
 from warptrace.wire import EventKind

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-
 from dsl_build import Built
+
 from warptrace import wire
 from warptrace.emulator import Device
 from warptrace.wire import EventKind
@@ -42,7 +42,14 @@ class WarpTrace:
 
 
 def run(
-    built: Built, args: Sequence[Any], *, grid: int = 1, block: Any = 32, seed: int = 1, main: int = 1024, lane: int = 256
+    built: Built,
+    args: Sequence[Any],
+    *,
+    grid: int = 1,
+    block: Any = 32,
+    seed: int = 1,
+    main: int = 1024,
+    lane: int = 256,
 ) -> tuple[list[WarpTrace], Device]:
     """Launches the module's only kernel; arguments that are arrays are copied to the device. Warps in order."""
     device = Device(seed)
@@ -89,7 +96,8 @@ def _warp(memory: np.ndarray, at: int, region: Any, built: Built) -> WarpTrace:
         assert advance % stride == 0
         for slot in range(begin, begin + advance, stride):
             clock, code = (int(x) for x in np.ndarray(2, "<u4", memory, slot))
-            slots.append((clock, lane, slot, code, int(np.ndarray(1, "<u8", memory, slot + 8)[0]) if stride == 16 else 0))
+            payload = int(np.ndarray(1, "<u8", memory, slot + 8)[0]) if stride == 16 else 0
+            slots.append((clock, lane, slot, code, payload))
     slots.sort()
     links = {slot // 8 & 0xFFFF: i for i, (_, _, slot, _, _) in enumerate(slots)}
     records = []

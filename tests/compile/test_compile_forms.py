@@ -1,4 +1,4 @@
-"""Every call in every form of control flow: the kernels are compiled, and run on the emulator to see what they record."""
+"""Every call in every form of control flow: the kernels are compiled, and run on the emulator to see their records."""
 
 from __future__ import annotations
 
@@ -91,7 +91,8 @@ def every_call(g: cute.Tensor, n: cutlass.Int32):
 def test_every_call_in_straight_line(using):
     built, (warp,) = traced(every_call, using, n=9)
     assert shown(warp) == [
-        "m", "mp=7", "+a", "+b=9", "-", "~c", "~d=9", "-", "[t", "[u=9", "t]8", "u]9=9", "+w", "-", "+wp=9", "-", "last",
+        "m", "mp=7", "+a", "+b=9", "-", "~c", "~d=9", "-", "[t", "[u=9", "t]8", "u]9=9", "+w", "-", "+wp=9", "-",
+        "last",
     ]  # fmt: skip
     assert sorted(built.stored()) == list(range(1, 18))
     assert built.record.max_events == 17
@@ -175,6 +176,27 @@ def while_loops(g: cute.Tensor, n: cutlass.Int32):
 def test_while(using):
     _, (warp,) = traced(while_loops, using, 3)
     assert shown(warp) == ["+outer=0", "-", "+outer=1", "inner=0", "-", "+outer=2", "inner=0", "inner=1", "-"]
+
+
+@cute.jit
+def marked_below(i: cutlass.Int32, n: cutlass.Int32):
+    with iket.range("condition", i):
+        below = i < n
+    return below
+
+
+@cute.kernel
+def events_in_the_condition(g: cute.Tensor, n: cutlass.Int32):
+    i = cutlass.Int32(0)
+    while marked_below(i, n):
+        iket.mark("body")
+        i += 1
+    g[0] = i
+
+
+def test_events_in_the_condition_of_while(using):
+    _, (warp,) = traced(events_in_the_condition, using, 2)
+    assert shown(warp) == ["+condition=0", "-", "body", "+condition=1", "-", "body", "+condition=2", "-"]
 
 
 class Worker:

@@ -27,19 +27,12 @@ def warned(kernel) -> list[tuple[int, str]]:
         build(host, tensor(), cutlass.Int32(3), quiet=False)
     found = [w for w in caught if w.category is iket.PairingWarning]
     assert all(w.filename == __file__ for w in found)
-    return [(w.lineno - DEF_LINES[kernel], str(w.message)) for w in found]
+    with open(__file__) as f:
+        (first,) = [i for i, text in enumerate(f, 1) if text.startswith(f"def {kernel.__name__}(")]
+    return [(w.lineno - first, str(w.message)) for w in found]
 
 
-DEF_LINES: dict[object, int] = {}
-
-
-def kernel(function):
-    made = cute.kernel(function)
-    DEF_LINES[made] = function.__code__.co_firstlineno + 1
-    return made
-
-
-@kernel
+@cute.kernel
 def push_without_pop(g: cute.Tensor, n: cutlass.Int32):
     iket.range_push("a")
     iket.range_push("b")
@@ -47,20 +40,20 @@ def push_without_pop(g: cute.Tensor, n: cutlass.Int32):
     iket.range_pop()
 
 
-@kernel
+@cute.kernel
 def pop_without_push(g: cute.Tensor, n: cutlass.Int32):
     g[0] = n
     iket.range_pop()
 
 
-@kernel
+@cute.kernel
 def switch_without_push(g: cute.Tensor, n: cutlass.Int32):
     iket.switch("a")
     g[0] = n
     iket.range_pop()
 
 
-@kernel
+@cute.kernel
 def push_in_one_branch(g: cute.Tensor, n: cutlass.Int32):
     if n > 3:
         iket.range_push("a")
@@ -68,7 +61,7 @@ def push_in_one_branch(g: cute.Tensor, n: cutlass.Int32):
     g[1] = n
 
 
-@kernel
+@cute.kernel
 def push_in_else(g: cute.Tensor, n: cutlass.Int32):
     if n > 3:
         g[0] = n
@@ -77,14 +70,14 @@ def push_in_else(g: cute.Tensor, n: cutlass.Int32):
         g[1] = n
 
 
-@kernel
+@cute.kernel
 def push_in_loop(g: cute.Tensor, n: cutlass.Int32):
     for i in cutlass.range(n, unroll=1):
         iket.range_push("a")
         g[i] = i
 
 
-@kernel
+@cute.kernel
 def push_in_while(g: cute.Tensor, n: cutlass.Int32):
     i = cutlass.Int32(0)
     while i < n:
@@ -93,7 +86,7 @@ def push_in_while(g: cute.Tensor, n: cutlass.Int32):
     g[0] = i
 
 
-@kernel
+@cute.kernel
 def pop_in_loop(g: cute.Tensor, n: cutlass.Int32):
     iket.range_push("a")
     for i in cutlass.range(n, unroll=1):
@@ -101,17 +94,7 @@ def pop_in_loop(g: cute.Tensor, n: cutlass.Int32):
         iket.range_pop()
 
 
-@kernel
-def token_never_closed(g: cute.Tensor, n: cutlass.Int32):
-    token = iket.range_start("a")
-    other = iket.range_start("b")
-    g[0] = n
-    iket.range_end(other)
-    return
-    iket.range_end(token)
-
-
-@kernel
+@cute.kernel
 def token_overwritten(g: cute.Tensor, n: cutlass.Int32):
     token = iket.range_start("a")
     token = iket.range_start("b")
@@ -138,7 +121,7 @@ def test_unpaired(made, expected):
     assert warned(made) == expected
 
 
-@kernel
+@cute.kernel
 def balanced_branches(g: cute.Tensor, n: cutlass.Int32):
     if n > 3:
         iket.range_push("a")
@@ -150,7 +133,7 @@ def balanced_branches(g: cute.Tensor, n: cutlass.Int32):
     iket.range_pop()
 
 
-@kernel
+@cute.kernel
 def popped_in_both_branches(g: cute.Tensor, n: cutlass.Int32):
     iket.range_push("a")
     if n > 3:
@@ -161,7 +144,7 @@ def popped_in_both_branches(g: cute.Tensor, n: cutlass.Int32):
         g[1] = n
 
 
-@kernel
+@cute.kernel
 def switched(g: cute.Tensor, n: cutlass.Int32):
     iket.range_push("a")
     for i in cutlass.range(n, unroll=1):
@@ -173,7 +156,7 @@ def switched(g: cute.Tensor, n: cutlass.Int32):
     iket.range_pop()
 
 
-@kernel
+@cute.kernel
 def pop_and_push_in_loop(g: cute.Tensor, n: cutlass.Int32):
     iket.range_push("a")
     for i in cutlass.range(n, unroll=1):
@@ -183,7 +166,7 @@ def pop_and_push_in_loop(g: cute.Tensor, n: cutlass.Int32):
     iket.range_pop()
 
 
-@kernel
+@cute.kernel
 def tokens(g: cute.Tensor, n: cutlass.Int32):
     crossing = iket.sentinel_token("x")
     whole = iket.range_start("w")
@@ -206,11 +189,11 @@ def tokens(g: cute.Tensor, n: cutlass.Int32):
         iket.range_end(whole)
 
 
-@kernel
+@cute.kernel
 def branch_tokens(g: cute.Tensor, n: cutlass.Int32):
     token = iket.sentinel_token("x")
     if n > 3:
-        if n > 5:
+        if n > 5:  # noqa: SIM108 - a branch is the point
             token = iket.range_start("x")
         else:
             token = iket.range_start("y")
@@ -219,7 +202,41 @@ def branch_tokens(g: cute.Tensor, n: cutlass.Int32):
         iket.range_end(token)
 
 
-VALID = [balanced_branches, popped_in_both_branches, switched, pop_and_push_in_loop, tokens, branch_tokens]
+@cute.jit
+def pushing(i: cutlass.Int32, n: cutlass.Int32):
+    iket.range_push("condition")
+    return i < n
+
+
+@cute.kernel
+def pushed_in_the_condition(g: cute.Tensor, n: cutlass.Int32):
+    i = cutlass.Int32(0)
+    while pushing(i, n):
+        iket.range_pop()
+        i += 1
+    iket.range_pop()
+    g[0] = i
+
+
+@cute.kernel
+def elected(g: cute.Tensor, n: cutlass.Int32):
+    iket.range_push("a")
+    with cute.arch.elect_one():  # noqa: SIM117 - as users write it
+        with iket.range("b"):
+            g[0] = n
+    iket.range_pop()
+
+
+VALID = [
+    pushed_in_the_condition,
+    elected,
+    balanced_branches,
+    popped_in_both_branches,
+    switched,
+    pop_and_push_in_loop,
+    tokens,
+    branch_tokens,
+]
 
 
 @pytest.mark.parametrize("made", VALID, ids=lambda k: k.__name__)

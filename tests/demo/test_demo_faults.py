@@ -34,6 +34,22 @@ class Blocker:
 sys.meta_path.insert(0, Blocker())
 """
 
+# One element of A is not what the kernel gets.
+WRONG_INPUT = """
+import sys
+
+if "warptrace.demo.emulated" in sys.orig_argv:
+    from warptrace.demo import problem
+
+    right = problem.check
+
+    def check(c, a, b):
+        a[7, 300] += 1
+        return right(c, a, b)
+
+    problem.check = check
+"""
+
 
 def test_without_site_packages_there_is_no_dsl(tmp_path: Path) -> None:
     done = run_demo(tmp_path, "-o", "out", python=("-S",))
@@ -55,19 +71,22 @@ def test_a_folder_named_cutlass_is_not_the_dsl(tmp_path: Path) -> None:
     assert (done.status, done.stderr) == (1, NO_DSL)
 
 
-def test_a_run_that_fails_is_no_success_and_spares_the_earlier_result(tmp_path: Path) -> None:
-    fake = tmp_path / "fake" / "cutlass"
-    fake.mkdir(parents=True)
-    (fake / "__init__.py").write_text("raise ImportError('broken on purpose')\n")
-    earlier = tmp_path / "out"
+@pytest.mark.dsl
+def test_a_wrong_product_fails_the_command_and_spares_the_earlier_result(tmp_path: Path) -> None:
+    hooks, earlier = tmp_path / "hooks", tmp_path / "out"
+    hooks.mkdir()
     earlier.mkdir()
+    (hooks / "sitecustomize.py").write_text(WRONG_INPUT)
     write_run(earlier, {"started": datetime(2020, 1, 1, tzinfo=timezone.utc).isoformat()})
     before = (earlier / "run.json").read_text()
-    done = run_demo(tmp_path, "--emulate", "-o", "out", "--clobber", path=(fake.parent,))
+    done = run_demo(tmp_path, "--emulate", "-o", "out", "--clobber", path=(hooks,))
     assert done.status == 1
-    assert "broken on purpose" in done.stderr
+    assert done.stdout == ""
+    assert "\ndemo: error: the demo's matrix product is WRONG: relative error " in done.stderr
     assert done.stderr.splitlines()[-1] == "warptrace: error: the demo failed; the lines above say why"
     assert (earlier / "run.json").read_text() == before
+    (failed,) = tmp_path.glob("out.failed-*")
+    assert len(list(failed.glob("*.pftrace"))) == 1
 
 
 def test_a_wrong_product_is_an_error() -> None:

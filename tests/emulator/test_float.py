@@ -116,6 +116,9 @@ def test_fma_rounds_once() -> None:
     a[4], b[4], c[4] = np.float32(2.0**-24 + 2.0**-47), 1, np.float32(1)
     a[5], b[5], c[5] = np.float32(2**-75), np.float32(2**-75), np.float32(1e-45)
     a[6], b[6], c[6] = np.float32(2**-75), np.float32(1.5 * 2**-75), np.float32(-1e-45)
+    # exactly a little below (above) a midpoint, by less than f64 can tell
+    a[7], b[7], c[7] = np.float32(2.0**-24 + 2.0**-47), np.float32(1 - 2.0**-23), np.float32(1 + 2.0**-23)
+    a[8], b[8], c[8] = np.float32(-(2.0**-24) - 2.0**-47), np.float32(1 - 2.0**-23), np.float32(1 + 2.0**-22)
     exact = [Fraction(float(x)) * Fraction(float(y)) + Fraction(float(z)) for x, y, z in zip(a, b, c)]
     ref = np.array([_nearest_f32(e) for e in exact], np.float32)
     same_bits(run_lanes("fma.rn.f32 %d, %a0, %a1, %a2;", [a, b, c], np.float32), ref)

@@ -50,6 +50,18 @@ bar.red.or.pred %p3, 0, %p1; selp.u32 %r5, 2, 0, %p3; or.b32 %r4, %r4, %r5; st.g
     np.testing.assert_array_equal(words(body, 64, block=64), 3)
 
 
+def test_bar_red_of_a_diverged_warp() -> None:
+    """Lanes that arrive apart count once each, also when others exit while they wait."""
+    body = """
+mov.u32 %r4, 0; setp.eq.u32 %p1, %r0, 7; setp.lt.u32 %p2, %r0, 16; @%p2 bra A;
+  setp.lt.u32 %p3, %r0, 20; bar.red.popc.u32 %r4, 0, %p3; bra J;
+A: @%p1 exit; setp.lt.u32 %p3, %r0, 3; bar.red.popc.u32 %r4, 0, %p3;
+J: st.global.b32 [%rd0], %r4;"""
+    want = np.full(32, 7)
+    want[7] = 0
+    np.testing.assert_array_equal(words(body, 32), want)
+
+
 def test_exited_warps_do_not_hold_the_barrier() -> None:
     body = "setp.ge.u32 %p1, %r0, 32; @%p1 exit; bar.sync 0; st.global.b32 [%rd0], 9;".replace("], 9", "], %r2")
     np.testing.assert_array_equal(words(body, 96, block=96), [96] * 32 + [0] * 64)

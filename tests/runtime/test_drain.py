@@ -36,8 +36,8 @@ class NumpyMemory:
     def read(self, offset: int, nbytes: int) -> np.ndarray:
         return self.bytes[offset : offset + nbytes].copy()
 
-    def read_rows(self, offset: int, nbytes: int, pitch: int, rows: int) -> np.ndarray:
-        return np.stack([self.read(offset + k * pitch, nbytes) for k in range(rows)])
+    def read_rows(self, pieces: list[tuple[int, int, int]], nbytes: int) -> list[np.ndarray]:
+        return [np.stack([self.read(at + k * pitch, nbytes) for k in range(rows)]) for at, pitch, rows in pieces]
 
     def clear(self, offset: int, nbytes: int) -> None:
         self.bytes[offset : offset + nbytes] = 0

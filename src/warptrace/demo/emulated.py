@@ -53,7 +53,7 @@ def _compile() -> CompiledKernel:
 
 
 def _tensor_map(device: Device, matrix: DeviceArray) -> bytes:
-    """What the host code would make for the TMA of a row-major fp16 matrix: boxes of one tile, swizzled by 128 bytes."""
+    """What host code would make for the TMA of a row-major fp16 matrix: boxes of one tile, swizzled by 128 bytes."""
     rows, columns = matrix.shape
     box = (problem.TILE_K, problem.TILE_M)  # innermost first; tiles of A and B are alike
     return device.tensor_map(matrix, "f16", (columns, rows), (2 * columns,), box, swizzle=128)

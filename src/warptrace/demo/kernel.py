@@ -65,7 +65,7 @@ def pointer(dtype: type, address: int) -> cute.Pointer:
 
 
 @cute.jit
-def matmul(a_ptr: cute.Pointer, b_ptr: cute.Pointer, c_ptr: cute.Pointer):
+def matmul(a_ptr: cute.Pointer, b_ptr: cute.Pointer, c_ptr: cute.Pointer) -> None:
     """Launch on row-major A (M, K) and B (N, K) in fp16, and C (M, N) in fp32, given by their addresses."""
     a = cute.make_tensor(a_ptr, cute.make_layout((M, K), stride=(K, 1)))
     b = cute.make_tensor(b_ptr, cute.make_layout((N, K), stride=(K, 1)))
@@ -97,7 +97,8 @@ def matmul_kernel(
     mma: cute.TiledMma,
     ring_a: cute.ComposedLayout,
     ring_b: cute.ComposedLayout,
-):
+) -> None:
+    """One block: makes the ring, then each warp takes its role."""
     block, _, _ = cute.arch.block_idx()
     warp_index = cute.arch.make_warp_uniform(cute.arch.warp_idx())
     iket.mark("kernel_start", block)
@@ -132,7 +133,7 @@ def produce(
     b: cute.Tensor,
     sb: cute.Tensor,
     block: cutlass.Int32,
-):
+) -> None:
     """Fill the ring, k tile after k tile, as far ahead of the consumers as it has stages."""
     a_from, a_to = tma_parts(tma_a, a, sa, (TILE_M, TILE_K))
     b_from, b_to = tma_parts(tma_b, b, sb, (TILE_N, TILE_K))
@@ -149,7 +150,9 @@ def produce(
         filler.tail()
 
 
-def tma_parts(atom: cute.CopyAtom, matrix: cute.Tensor, ring: cute.Tensor, tile: tuple):
+def tma_parts(
+    atom: cute.CopyAtom, matrix: cute.Tensor, ring: cute.Tensor, tile: tuple[int, int]
+) -> tuple[cute.Tensor, cute.Tensor]:
     """Source (TMA, tile row, k tile) and destination (TMA, stage) of a matrix's loads."""
     tiles = cute.local_tile(matrix, tile, (None, None))
     to, source = cpasync.tma_partition(
@@ -166,7 +169,7 @@ def consume(
     sb: cute.Tensor,
     c: cute.Tensor,
     block: cutlass.Int32,
-):
+) -> None:
     """Multiply what arrives in the ring and write C, tile after tile."""
     thread, _, _ = cute.arch.thread_idx()
     lane = thread - 32  # of the four consumer warps

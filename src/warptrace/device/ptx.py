@@ -47,7 +47,8 @@ class KernelFacts:
 def _sizes(facts: KernelFacts) -> str:
     """PTX that sets u32 ``main``, ``lane`` and ``trim`` from the u64 region descriptor <region>.
 
-    ``trim``: bytes at the end of main that are not to be used (0 in other lanes than 0). Uses u32 s, t, m, pred q.
+    ``trim``: bytes at the end of main that are not to be used; in other lanes than 0, those behind the last whole slot
+    of their block. Uses u32 s, t, m, pred q.
 
     Arithmetic on constants and special registers only: it is done again at exit rather than keep registers alive.
     """
@@ -55,7 +56,7 @@ def _sizes(facts: KernelFacts) -> str:
     if facts.lanes:
         lane = (
             f"selp.b32 lane,t,lane,q; max.u32 lane,lane,{wire.REGION_ALIGN}; "
-            "mov.u32 t,%laneid; setp.ne.u32 q,t,0; selp.b32 trim,0,trim,q; "
+            f"mov.u32 t,%laneid; setp.ne.u32 q,t,0; selp.b32 trim,{-wire.LANE_HEADER_BYTES % facts.stride},trim,q; "
         )
     return (
         "mov.b64 {main,lane}, <region>; "

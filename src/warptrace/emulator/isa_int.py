@@ -140,7 +140,8 @@ def bfe(a: Row, pos: Row, length: Row) -> Row:
         sign = ((x >> last) & u(1)) != 0
         have = np.minimum(c, n - np.minimum(p, n))
         v = np.where(sign & (c != 0), v | ~((u(1) << have) - u(1)), v)
-    return v.astype(u).view(a.dtype)
+    out: Row = v.astype(u).view(a.dtype)
+    return out
 
 
 def bfi(a: Row, b: Row, pos: Row, length: Row) -> Row:

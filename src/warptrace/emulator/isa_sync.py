@@ -59,13 +59,12 @@ def _bar(g: Gen, ins: Instr, pc: int, nxt: int) -> None:
         count = g.src(ops[1], U32) if len(ops) > 1 else "None"
         # two segments in one: the first pass arrives and parks, the second reads the result
         g.emit("f=w.f")
-        g.emit("if f.timed_out:")
-        g.emit(" f.timed_out=False")
+        g.emit("if f.reduced:")
+        g.emit(" f.reduced=False")
         g.mask = "w.m"
         g.put_indented(d, U32 if op == "popc" else PRED, f"bar_red_value(w,{ident},'{op}')")
         g.emit(f" return {nxt}")
-        g.emit("f.timed_out=True")
-        g.emit(f"return bar(w,{g.site()},'sync',{ident},{count},{pc},{pc},{pred})")
+        g.emit(f"return bar(w,{g.site()},'red',{ident},{count},{pc},{pc},{pred})")
         return
     ident = _number(g, ops[0])
     count = _number(g, ops[1]) if len(ops) > 1 else "None"

@@ -62,6 +62,7 @@ def bar(
         raise SyncError(f"barrier thread count {n} is not a positive multiple of 32", where_of(w, site))
     f = w.f
     assert f is not None
+    bits = 0 if pred is None else bits_of(pred) & f.bits
     parts = [f]
     if w.live & ~f.bits:
         parts += [b for b in w.blocked if b.wait and b.wait[0] == "join" and b.wait[1] == ident]
@@ -69,10 +70,7 @@ def bar(
         for p in parts:
             union |= p.bits
         if w.live & ~union:
-            b0 = w.cta.barriers.setdefault(ident, Barrier())
-            if pred is not None:
-                b0.preds.append((bits_of(pred) & f.bits, f.bits))
-            return w.block(pc, "join", ident, nxt, kind)
+            return w.block(pc, "join", ident, nxt, kind, bits)
     b = w.cta.barriers.setdefault(ident, Barrier())
     if b.arrived and b.expected != n:
         raise SyncError(
@@ -81,8 +79,7 @@ def bar(
         )
     b.expected = n
     b.arrived += WARP
-    if pred is not None:
-        b.preds.append((bits_of(pred) & f.bits, f.bits))
+    b.preds.append((bits, f.bits))
     return _bar_arrived(w, b, ident, parts, kind, nxt)
 
 
@@ -90,6 +87,8 @@ def _bar_arrived(w: Warp, b: Barrier, ident: int, parts: list[Fragment], kind: s
     for p in parts[1:]:
         assert p.wait is not None
         p.pc, pkind = p.wait[2], p.wait[3]
+        b.preds.append((p.wait[4], p.bits))
+        p.reduced = pkind == "red"
         if pkind == "arrive":
             w.wake(p, w.t)
         else:
@@ -97,6 +96,7 @@ def _bar_arrived(w: Warp, b: Barrier, ident: int, parts: list[Fragment], kind: s
             b.waiters.append((w, p))
     if kind != "arrive":
         assert w.f is not None
+        w.f.reduced = kind == "red"
         b.waiters.append((w, w.f))
         w.block(nxt, "bar", ident)
     bar_check(w.cta, b, w.t)

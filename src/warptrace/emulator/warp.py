@@ -57,7 +57,7 @@ class Rec:
 class Fragment:
     """Lanes of a warp that execute together."""
 
-    __slots__ = ("bits", "full", "mask", "pc", "rec", "rpc", "timed_out", "wait")
+    __slots__ = ("bits", "full", "mask", "pc", "rec", "reduced", "rpc", "timed_out", "wait")
 
     def __init__(self, pc: int, bits: int, rec: Rec | None):
         self.pc = pc
@@ -68,6 +68,8 @@ class Fragment:
         self.rpc = rec.pc if rec is not None else -9
         self.wait: tuple[Any, ...] | None = None
         self.timed_out = False
+        self.reduced = False
+        """Whether a bar.red has been passed and its result is still to be read."""
 
 
 class RegisterBanks:

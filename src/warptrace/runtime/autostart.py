@@ -23,7 +23,7 @@ DSL_PACKAGE = "cutlass"
 
 _lock = threading.Lock()
 _recorder: Recorder | None = None
-_started = False
+_ended = False
 
 
 def start() -> None:
@@ -31,26 +31,24 @@ def start() -> None:
 
     The recording begins when the DSL has been imported, so that Python programs that use no GPU are left alone.
     """
-    global _started
-    with _lock:
-        if _started or os.environ.get(ENABLE_ENV, "0") in ("", "0"):
-            return
-        _started = True
+    if os.environ.get(ENABLE_ENV, "0") in ("", "0"):
+        return
     if DSL_PACKAGE in sys.modules:
         begin()
-    else:
+    elif not any(isinstance(finder, _DslFinder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _DslFinder())
 
 
 def begin() -> None:
     """Begins the recording of this process, once. A fault is reported and the program goes on untraced."""
-    global _recorder
+    global _recorder, _ended
     with _lock:
-        if _recorder is not None:
+        if _recorder is not None or _ended:
             return
         try:
             _recorder = _new_recorder()
         except Exception as e:
+            _ended = True
             log("error", f"not recording: {e}")
             return
     atexit.register(end)
@@ -59,9 +57,10 @@ def begin() -> None:
 
 def end() -> None:
     """Ends the recording of this process, if there is one."""
-    global _recorder
+    global _recorder, _ended
     with _lock:
         recorder, _recorder = _recorder, None
+        _ended = True
     if recorder is not None:
         try:
             recorder.stop()
@@ -98,25 +97,35 @@ def _in_child() -> None:
 
 
 class _DslFinder(importlib.abc.MetaPathFinder):
-    """Waits for the import of the DSL and begins the recording right after it."""
+    """Waits for the import of the DSL and begins the recording right after it.
+
+    Programs also only ask whether the DSL is there (``find_spec``); so the finder stays until it has been imported.
+    """
+
+    def __init__(self) -> None:
+        self._asking = threading.local()
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if fullname != DSL_PACKAGE or path is not None:
+        if fullname != DSL_PACKAGE or path is not None or getattr(self._asking, "now", False):
             return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(fullname)
+        self._asking.now = True
+        try:
+            spec = importlib.util.find_spec(fullname)
+        finally:
+            self._asking.now = False
         if spec is not None and spec.loader is not None:
-            spec.loader = _DslLoader(spec.loader)
+            spec.loader = _DslLoader(spec.loader, self)
         return spec
 
 
 class _DslLoader(importlib.abc.Loader):
     """Loads a package as its own loader does, then begins the recording."""
 
-    def __init__(self, inner: Any) -> None:
+    def __init__(self, inner: Any, finder: _DslFinder) -> None:
         self._inner = inner
+        self._finder = finder
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
@@ -127,6 +136,8 @@ class _DslLoader(importlib.abc.Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         self._inner.exec_module(module)
+        if self._finder in sys.meta_path:
+            sys.meta_path.remove(self._finder)
         # A package that only shares the DSL's name has no cute.
         if importlib.util.find_spec(f"{DSL_PACKAGE}.cute") is not None:
             begin()

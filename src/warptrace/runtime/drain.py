@@ -111,19 +111,25 @@ class Drain:
         launch do); what is not in that step is left out."""
         lines = self._lines()
         layout = self._memory.layout
-        found = []
+        size = wire.REGION_HEADER_BYTES
+        starts = {}
         for bank in self._banks:
-            claimed = min(int(lines["head"][bank.number]) - bank.tail, layout.bank_bytes - bank.tail % layout.bank_bytes)
-            if claimed < wire.REGION_HEADER_BYTES:
-                continue
-            start = layout.base(bank.number) + bank.tail % layout.bank_bytes
-            first = self._memory.read(start, wire.REGION_HEADER_BYTES).view(wire.REGION_DTYPE)
-            if first["magic"][0] != wire.REGION_MAGIC:
-                continue
-            size = int(region_sizes(first)[0])
-            rows = self._memory.read_rows(start, wire.REGION_HEADER_BYTES, size, max(claimed // size, 1))
-            headers = rows.reshape(-1).view(wire.REGION_DTYPE)
-            positions = bank.tail + size * np.arange(len(headers))
+            at = bank.tail % layout.bank_bytes
+            claimed = min(int(lines["head"][bank.number]) - bank.tail, layout.bank_bytes - at)
+            if claimed >= size:
+                starts[bank.number] = (layout.base(bank.number) + at, claimed)
+        firsts = self._memory.read_rows([(at, size, 1) for at, _ in starts.values()], size)
+        pieces = {}
+        for (number, (at, claimed)), first in zip(starts.items(), firsts, strict=True):
+            header = first.reshape(-1).view(wire.REGION_DTYPE)
+            if header["magic"][0] == wire.REGION_MAGIC:
+                pitch = int(region_sizes(header)[0])
+                pieces[number] = (at, pitch, max(claimed // pitch, 1))
+        found = []
+        rows = self._memory.read_rows(list(pieces.values()), size)
+        for (number, (_, pitch, count)), memory in zip(pieces.items(), rows, strict=True):
+            headers = memory.reshape(-1).view(wire.REGION_DTYPE)
+            positions = self._banks[number].tail + pitch * np.arange(count)
             found.append(headers[headers["position"] == positions & 0xFFFFFFFF])
         return np.concatenate(found) if found else np.zeros(0, wire.REGION_DTYPE)
 

@@ -38,8 +38,8 @@ class EmulatedMemory:
     def read(self, offset: int, nbytes: int) -> NDArray[np.uint8]:
         return np.frombuffer(self._device.read_bytes(self.control + offset, nbytes), np.uint8).copy()
 
-    def read_rows(self, offset: int, nbytes: int, pitch: int, rows: int) -> NDArray[np.uint8]:
-        return np.stack([self.read(offset + k * pitch, nbytes) for k in range(rows)])
+    def read_rows(self, pieces: Sequence[tuple[int, int, int]], nbytes: int) -> list[NDArray[np.uint8]]:
+        return [np.stack([self.read(at + k * pitch, nbytes) for k in range(rows)]) for at, pitch, rows in pieces]
 
     def clear(self, offset: int, nbytes: int) -> None:
         self._device.write_bytes(self.control + offset, bytes(nbytes))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -25,8 +26,8 @@ class TraceMemory(Protocol):
     def read(self, offset: int, nbytes: int) -> NDArray[np.uint8]:
         """A copy of the bytes there."""
 
-    def read_rows(self, offset: int, nbytes: int, pitch: int, rows: int) -> NDArray[np.uint8]:
-        """(rows, nbytes): a copy of ``nbytes`` bytes every ``pitch`` bytes."""
+    def read_rows(self, pieces: Sequence[tuple[int, int, int]], nbytes: int) -> list[NDArray[np.uint8]]:
+        """For each piece (offset, pitch, rows) an array (rows, nbytes): ``nbytes`` bytes every ``pitch`` bytes."""
 
     def clear(self, offset: int, nbytes: int) -> None:
         """Zeroes the bytes there."""
@@ -104,15 +105,18 @@ class DeviceMemory:
             driver.call("cuMemsetD8Async", self.control + offset, 0, nbytes, self.stream)
             driver.call("cuStreamSynchronize", self.stream)
 
-    def read_rows(self, offset: int, nbytes: int, pitch: int, rows: int) -> NDArray[np.uint8]:
-        out = np.empty((rows, nbytes), np.uint8)
-        copy = driver.bindings().CUDA_MEMCPY2D()
+    def read_rows(self, pieces: Sequence[tuple[int, int, int]], nbytes: int) -> list[NDArray[np.uint8]]:
+        outs = [np.empty((rows, nbytes), np.uint8) for _, _, rows in pieces]
         host, device = driver.memory_types()
-        copy.srcMemoryType, copy.srcDevice, copy.srcPitch = device, self.control + offset, pitch
-        copy.dstMemoryType, copy.dstHost, copy.dstPitch = host, out.ctypes.data, nbytes
-        copy.WidthInBytes, copy.Height = nbytes, rows
-        self._copy_rows(copy)
-        return out
+        with driver.current(self.context), driver.relaxed_capture():
+            for (offset, pitch, rows), out in zip(pieces, outs, strict=True):
+                copy = driver.bindings().CUDA_MEMCPY2D()
+                copy.srcMemoryType, copy.srcDevice, copy.srcPitch = device, self.control + offset, pitch
+                copy.dstMemoryType, copy.dstHost, copy.dstPitch = host, out.ctypes.data, nbytes
+                copy.WidthInBytes, copy.Height = nbytes, rows
+                driver.call("cuMemcpy2DAsync", copy, self.stream)
+            driver.call("cuStreamSynchronize", self.stream)
+        return outs
 
     def set_tails(self, tails: NDArray[np.uint64]) -> None:
         self._write_column(wire.BANK_TAIL_OFFSET, tails)
@@ -126,9 +130,6 @@ class DeviceMemory:
         copy.dstMemoryType, copy.dstPitch = device, wire.BANK_LINE_BYTES
         copy.dstDevice = self.control + wire.BANKS_OFFSET + offset
         copy.WidthInBytes, copy.Height = values.itemsize, wire.BANK_COUNT
-        self._copy_rows(copy)
-
-    def _copy_rows(self, copy: Any) -> None:
         with driver.current(self.context), driver.relaxed_capture():
             driver.call("cuMemcpy2DAsync", copy, self.stream)
             driver.call("cuStreamSynchronize", self.stream)

@@ -8,7 +8,7 @@ from typing import Any
 
 from ...wire import EventKind
 from .events import PairingWarning
-from .ir_tools import plain_value
+from .ir_tools import BRANCHES, plain_value
 
 
 @dataclass(frozen=True)
@@ -47,17 +47,27 @@ class _Walk:
         event = self._events.get(op)
         if event is not None:
             return _apply(event, stack)
-        outs = [self.region(r, list(stack)) for r in op.regions if len(r.blocks)]
-        if not outs:
+        regions = [r for r in op.regions if len(r.blocks)]
+        if not regions:
             return stack
-        if op.name == "scf.if":
-            if len(outs) == 1:
-                outs.append(stack)
-            return self._join(outs, stack)
-        for out in outs:  # a loop body runs any number of times: it must leave the stack as it found it
-            for opened in out[len(stack) :]:
-                _warn(opened.file, opened.line, f"range '{opened.name}' is pushed in a loop and not popped in it")
+        if op.name in BRANCHES:
+            outs = [self.region(r, list(stack)) for r in regions]
+            return self._join(outs if len(outs) > 1 else [*outs, stack], stack)
+        if op.name == "scf.while":  # its condition is a region of its own, after which the loop is left
+            left = self.region(regions[0], list(stack))
+            popped = len(stack) - len(self._loop(self.region(regions[1], list(left)), stack))
+            return left[: len(left) - popped]
+        for region in regions:
+            stack = self._loop(self.region(region, list(stack)), stack)
         return stack
+
+    def _loop(self, out: list[_Open], before: list[_Open]) -> list[_Open]:
+        """A loop body runs any number of times: it must leave the stack as it found it."""
+        for opened in out[len(before) :]:
+            _warn(opened.file, opened.line, f"range '{opened.name}' is pushed in a loop and not popped in it")
+        for opened in before[len(out) :]:
+            _warn(opened.file, opened.line, f"range '{opened.name}' is popped in a loop that does not push it")
+        return min(before, out, key=len)
 
     def _join(self, outs: list[list[_Open]], before: list[_Open]) -> list[_Open]:
         longest = max(outs, key=len)

@@ -13,6 +13,8 @@ from ...device.ptx import Asm
 
 KERNEL_OPS = ("cuda.kernel", "lir.func", "gpu.func")
 TERMINATORS = ("cuda.return", "lir.return", "gpu.return")
+BRANCHES = ("scf.if", "scf.index_switch")
+"""Operations of which one region runs, chosen by the first operand."""
 CONSTRAINTS = {"i1": "b", "i32": "r", "i64": "l"}
 
 

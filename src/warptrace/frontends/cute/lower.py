@@ -22,6 +22,7 @@ from ...wire import EventKind, PayloadType
 from . import balance, hidden
 from .events import PLACEHOLDER, EventError, payload_mismatch
 from .ir_tools import (
+    BRANCHES,
     TERMINATORS,
     constant,
     contained,
@@ -206,7 +207,7 @@ def _most_events(kernel: Any, events: list[Event]) -> int | None:
     for event in events:
         op = event.op.block.owner.operation
         while op != kernel:
-            if op.name != "scf.if":
+            if op.name not in BRANCHES:
                 return None
             op = op.block.owner.operation
     return len(events)

@@ -13,7 +13,7 @@ from typing import Any
 from cutlass._mlir import ir
 
 from .events import PLACEHOLDER
-from .ir_tools import KERNEL_OPS, integer, is_argument, plain_value
+from .ir_tools import BRANCHES, KERNEL_OPS, integer, is_argument, plain_value
 
 _SREG = "nvvm.read.ptx.sreg."
 _DIVERGENT_SREG = ("tid.", "laneid", "lanemask", "clock", "globaltimer", "warpid")
@@ -52,7 +52,7 @@ class Uniformity:
         op = block.owner.operation
         if op.name in KERNEL_OPS:
             return bool(block == op.regions[0].blocks[0])  # how others are reached is not followed
-        if op.name == "scf.if":
+        if op.name in BRANCHES:
             controls = [op.operands[0]]
         elif op.name == "scf.for":
             controls = list(op.operands[:3])
@@ -199,7 +199,7 @@ def _argument_sources(argument: Any) -> list[Any] | None:
 
 
 def _structured_sources(op: Any, number: int) -> list[Any] | None:
-    if op.name == "scf.if":
+    if op.name in BRANCHES:
         return [op.operands[0]] + [_terminator(r.blocks[0]).operands[number] for r in op.regions if len(r.blocks)]
     if op.name == "scf.for":
         body = op.regions[0].blocks[0]

@@ -17,7 +17,7 @@ from .wire import CAPTURE_VERSION, EventKind, PayloadType
 @dataclass(frozen=True)
 class Site:
     """One call site. ``id`` is 1..65535 within its kernel; ``name`` is empty for POP; for END it is the name of the
-    token where that is known statically, else empty."""
+    token where that is known statically, else empty. ``anchor``: its records carry %globaltimer too."""
 
     id: int
     kind: EventKind
@@ -25,6 +25,7 @@ class Site:
     payload: PayloadType
     file: str
     line: int
+    anchor: bool = False
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class KernelRecord:
         data = asdict(self)
         data["kernel_id"] = f"{self.kernel_id:016x}"
         data["sites"] = [
-            [s.id, int(s.kind), s.name, int(s.payload), s.file, s.line] for s in self.sites
+            [s.id, int(s.kind), s.name, int(s.payload), s.file, s.line, int(s.anchor)] for s in self.sites
         ]
         return data
 
@@ -71,8 +72,8 @@ class KernelRecord:
             lane_events=bool(data["lane_events"]),
             max_events=None if data["max_events"] is None else int(data["max_events"]),
             sites=tuple(
-                Site(int(i), EventKind(k), str(n), PayloadType(p), str(f), int(ln))
-                for i, k, n, p, f, ln in data["sites"]
+                Site(int(i), EventKind(k), str(n), PayloadType(p), str(f), int(ln), bool(a))
+                for i, k, n, p, f, ln, a in data["sites"]
             ),
             build=dict(data.get("build", {})),
         )
@@ -83,7 +84,7 @@ def kernel_id(symbol: str, sites: tuple[Site, ...]) -> int:
 
     File names are left out: the same source checked out elsewhere is the same kernel.
     """
-    table = [[s.id, int(s.kind), s.name, int(s.payload), s.line] for s in sites]
+    table = [[s.id, int(s.kind), s.name, int(s.payload), s.line, s.anchor] for s in sites]
     text = json.dumps([CAPTURE_VERSION, symbol, table], ensure_ascii=False)
     digest = hashlib.sha256(text.encode()).digest()
     return (int.from_bytes(digest[:8], "little") & (2**63 - 1)) or 1

@@ -50,8 +50,10 @@ def run(
     seed: int = 1,
     main: int = 1024,
     lane: int = 256,
+    smem: int = 0,
 ) -> tuple[list[WarpTrace], Device]:
-    """Launches the module's only kernel; arguments that are arrays are copied to the device. Warps in order."""
+    """Launches the module's only kernel. Arguments that are arrays are copied to the device, those that are functions
+    make the argument from the device. Warps in order."""
     device = Device(seed)
     control = device.zeros(wire.ARENA_OFFSET + wire.BANK_COUNT * BANK_BYTES * 2, np.uint8)
     memory = np.zeros(wire.ARENA_OFFSET, np.uint8)
@@ -59,11 +61,17 @@ def run(
     banks["mask"] = BANK_BYTES - 1
     banks["base"] = wire.ARENA_OFFSET + 2 * BANK_BYTES * np.arange(wire.BANK_COUNT)
     device.write_bytes(control.address, memory.tobytes())
-    values = [device.alloc(a).address.to_bytes(8, "little") if isinstance(a, np.ndarray) else a for a in args]
+    values = [_argument(device, a) for a in args]
     descriptor = wire.exact_main(main) | lane << 32
     kernel = device.load(built.ptx).kernel(built.record.symbol)
-    kernel.launch(grid, block, [*values, control.address, descriptor])
+    kernel.launch(grid, block, [*values, control.address, descriptor], smem=smem)
     return _read(device.read(control), built), device
+
+
+def _argument(device: Device, value: Any) -> Any:
+    if callable(value):
+        return value(device)
+    return device.alloc(value).address.to_bytes(8, "little") if isinstance(value, np.ndarray) else value
 
 
 def _read(memory: np.ndarray, built: Built) -> list[WarpTrace]:

@@ -11,15 +11,18 @@ _PARAM = re.compile(r"\.param\s+((?:\.align\s+\d+\s+)?\.\w+)\s+[\w$]+(?:\[(\d+)\
 _EVENT = re.compile(
     r"cvt\.u64\.u32 a,(?P<cursor>%r\d+|\d+); add\.u64 a,a,(?P<control>%rd\d+); "
     r"(?:or\.b32 c,(?P<token>%r\d+|-?\d+),(?P<code>%r\d+|\d+)|mov\.b32 c,(?P<code2>%r\d+|\d+)); "
-    r"mov\.u32 t,%clock; @(?P<store>%p\d+) st\.global\.v2\.b32 \[a\+(?P<at>\d+)\],\{t,c\};"
-    r"(?: @%p\d+ st\.global\.b(?P<bits>32|64) \[a\+(?P<at2>\d+)\],(?P<payload>%rd?\d+|-?\d+);)?"
+    r"mov\.u32 t,%clock; (?P<anchor>mov\.u32 g,%globaltimer_lo; )?"
+    r"@(?P<store>%p\d+) st\.global\.v2\.b32 \[a\+(?P<at>\d+)\],\{t,c\};"
+    r"(?: @(?P=store) st\.global\.(?:b32 \[a\+(?P<at3>\d+)\],g"
+    r"|(?:v2\.)?b(?P<bits>32|64) \[a\+(?P<at2>\d+)\],\{?(?P<payload>%rd?\d+|-?\d+)(?:,g\})?);)?"
 )
 _CONSTANT = re.compile(r"mov\.b(?:32|64)\s+(%rd?\d+), (-?\d+);")
 
 
 @dataclass(frozen=True)
 class StoredEvent:
-    """One event store. ``payload``: its constant bits, None where there is no payload or it is not a constant."""
+    """One event store. ``payload``: its constant bits, None where there is no payload or it is not a constant.
+    ``anchored``: the record also holds the global timer."""
 
     site: int
     cursor: str
@@ -27,6 +30,7 @@ class StoredEvent:
     is_end: bool
     payload_width: int
     payload: int | None
+    anchored: bool
 
 
 @dataclass(frozen=True)
@@ -57,7 +61,9 @@ class Entry:
             payload = constant(m["payload"]) if bits else None
             payload = payload if payload is None else payload & ((1 << bits) - 1)
             assert not bits or int(m["at2"]) == int(m["at"]) + 8
-            out.append(StoredEvent(site, m["cursor"], int(m["at"]), m["token"] is not None, bits, payload))
+            assert not m["at3"] or int(m["at3"]) == int(m["at"]) + 12
+            anchored = m["anchor"] is not None
+            out.append(StoredEvent(site, m["cursor"], int(m["at"]), m["token"] is not None, bits, payload, anchored))
         # %clock is read by events alone (the header takes %clock64): none has escaped the pattern
         assert len(out) == len(re.findall(r"%clock;", self.body))
         return out

@@ -454,6 +454,23 @@ def test_tokens_merge(using, n, expected):
 
 
 @cute.kernel
+def ended_in_a_branch(g: cute.Tensor, n: cutlass.Int32):
+    token = iket.sentinel_token("a")
+    if n > 3:
+        token = iket.range_start("a")
+    g[0] = n
+    if n > 2:
+        iket.range_end(token)
+
+
+@pytest.mark.parametrize(("n", "expected"), [(4, ["[a", "a]0"]), (3, []), (2, [])])
+def test_a_sentinel_ended_in_a_branch(using, n, expected):
+    _, (warp,) = traced(ended_in_a_branch, using, n)
+    assert shown(warp) == expected
+    assert warp.advance == len(expected)
+
+
+@cute.kernel
 def exclusive(g: cute.Tensor, n: cutlass.Int32):
     token = iket.range_start("x", 1)
     if n > 2:

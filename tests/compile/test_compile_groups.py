@@ -223,6 +223,29 @@ def test_thread_numbers_say_nothing_where_rows_are_not_whole_warps(kernel, block
     assert built.entry.votes == len(built.stored()) > 0
 
 
+@cute.kernel
+def both_branches(g: cute.Tensor, n: cutlass.Int32):
+    tidx, _, _ = cute.arch.thread_idx()
+    if tidx < n:
+        iket.mark("a", tidx)
+    else:
+        iket.mark("b", tidx)
+    if tidx < 7:
+        iket.mark("c")
+    elif tidx < 9:
+        iket.mark("d")
+
+
+def test_events_of_exclusive_branches_are_not_merged():
+    """The branches differ in constants only: a compiler that made one event of both would lose one."""
+    built = compiled(both_branches, (32, 1, 1))
+    assert sorted(built.stored()) == [1, 2, 3, 4]
+    (warp,), _ = run(built, [np.zeros(2048, np.int32), 9])
+    assert [(r.name, r.lane, r.payload) for r in warp.records] == [
+        ("a", 0, 0), ("b", 9, 9), ("c", 0, None), ("d", 7, None),
+    ]  # fmt: skip
+
+
 # --------------------------------------------------------------------------------------------------- groups
 @cute.kernel
 def grouped(g: cute.Tensor, n: cutlass.Int32):

@@ -51,6 +51,8 @@ def prefetching(tma: cute.CopyAtom, a: cute.Tensor, out: cute.Tensor, layout: cu
             ring.producer_acquire(fill)
             iket.range_pop()
             full = ring.producer_get_barrier(fill)
+            iket.mark("twin a")
+            iket.mark("twin b")
             iket.mark("load")
             cute.copy(tma, src[None, k], dst[None, fill.index], tma_bar_ptr=full)
             ring.producer_commit(fill)
@@ -97,9 +99,9 @@ def test_events_in_a_prefetch_loop(arch):
 
 def test_events_in_a_prefetch_loop_are_not_grouped():
     on = build(host, *arguments())
-    in_loop = {s.id for s in on.record.sites if s.name in ("acquire", "load", "wait", "add")}
+    in_loop = {s.id for s in on.record.sites if s.name in ("acquire", "twin a", "twin b", "load", "wait", "add")}
     groups = on.entry.groups
-    assert len(in_loop) == 4
+    assert len(in_loop) == 6
     assert {g[0] for g in groups if set(g) & in_loop} == in_loop
     assert all(len(g) == 1 for g in groups if set(g) & in_loop)
     # a block inside it is not parted by the pipelining: it is moved whole

@@ -18,6 +18,7 @@ from warptrace import registry
 from warptrace.capture import Capture, read_capture
 from warptrace.decode import decode
 from warptrace.runtime.options import RuntimeOptions
+from warptrace.sites import KernelRecord
 from warptrace.trace import Trace
 
 from . import raw
@@ -54,17 +55,24 @@ class EmulatorRunner:
     hardware = False
 
     def __init__(self) -> None:
-        self._compiled: dict[tuple[str, bool], list[Any]] = {}
+        self._compiled: dict[tuple[Any, ...], tuple[list[Any], list[KernelRecord]]] = {}
 
     def kernels(self, case: Case, *, events: bool = True) -> list[Any]:
-        """The compiled kernels of the case's host function, one a launch."""
+        """The compiled kernels of the case's host function, one a launch. Their records are then the only ones that
+        are announced: kernels of other cases may have the same symbol."""
         from warptrace.emulator.cute import compile_kernels
 
-        key = (case.name, events)
+        key = (case.host, events, *(_signature(a) for a in case.args))
         if key not in self._compiled:
+            registry._records.clear()
             with iket.tracing(events):
-                self._compiled[key] = compile_kernels(case.host, *[_fake(a) for a in case.args])
-        return self._compiled[key]
+                compiled = compile_kernels(case.host, *[_fake(a) for a in case.args])
+            self._compiled[key] = (compiled, registry.records())
+        kernels, records = self._compiled[key]
+        registry._records.clear()
+        for record in records:
+            registry.announce(record)
+        return kernels
 
     def run(self, case: Case, *, seed: int = 0) -> Outcome:
         from warptrace.emulator import Device
@@ -109,6 +117,13 @@ class EmulatorRunner:
                 cluster=launch.cluster,
             )
         return _emulated_results(case, values)
+
+
+def _signature(argument: Argument) -> Any:
+    """What of an argument the compiled code depends on."""
+    if isinstance(argument, Array):
+        return argument.dsl_type, argument.values.shape
+    return argument.kind if isinstance(argument, Scalar) else (type(argument.value), argument.value)
 
 
 def _fake(argument: Argument) -> Any:

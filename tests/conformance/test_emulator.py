@@ -6,10 +6,10 @@ import pytest
 
 pytest.importorskip("cutlass")
 
-from .cases import CASES  # noqa: E402
-from .check import check, result_differences  # noqa: E402
-from .runners import EmulatorRunner  # noqa: E402
-from .table import Case  # noqa: E402
+from .cases import CASES
+from .check import check, result_differences
+from .runners import EmulatorRunner
+from .table import Case
 
 pytestmark = pytest.mark.dsl
 RUNNER = EmulatorRunner()

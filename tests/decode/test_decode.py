@@ -270,6 +270,54 @@ def test_what_has_no_partner_is_counted_with_its_place(tmp_path: Path) -> None:
     assert trace.ranges.end_seq.tolist() == [2]
 
 
+def test_a_token_ends_once(tmp_path: Path) -> None:
+    kernel = FakeKernel("k")
+    start, end = kernel.start("t"), kernel.end()
+    warp = FakeWarp().exit(1000)
+    token = warp.event(start, 1)
+    for at in (2, 3, 4):
+        warp.event(end, at, token=token)
+    device = one_to_one()
+    device.launch(kernel, [warp])
+    trace = run(tmp_path, device, kernel)
+    assert trace.ranges.end_cycle.tolist() == [2]
+    assert kinds(trace) == {"unpaired_end": 2}
+
+
+def test_an_end_before_its_start_is_none(tmp_path: Path) -> None:
+    kernel = FakeKernel("k")
+    start, end = kernel.start("t"), kernel.end()
+    warp = FakeWarp().exit(1000)
+    token = warp.event(start, 10)
+    warp.event(end, 5, lane=3, token=token)
+    device = one_to_one()
+    device.launch(kernel, [warp], lane_bytes=128)
+    trace = run(tmp_path, device, kernel)
+    assert len(trace.ranges) == 0
+    assert kinds(trace) == {"unpaired_end": 1, "unpaired_start": 1}
+
+
+@pytest.mark.parametrize(("at", "expected"), [(50, {"ambiguous_end": 1, "unpaired_start": 1}), (15, {})])
+def test_a_start_that_was_lost_may_be_meant(tmp_path: Path, at: int, expected: dict[str, int]) -> None:
+    """Lane 0 runs out of slots; the addresses that its lost events would have had are slots of lane 1."""
+    kernel = FakeKernel("k")
+    mark, start, end = kernel.mark("m"), kernel.start("t"), kernel.end()
+    warp = FakeWarp().exit(1000)
+    own = warp.event(start, 1, lane=1)
+    for k in range(17):
+        warp.event(mark, 2 + k)  # 16 fit
+    lost_start = warp.event(start, 20)
+    # Before lane 0's last stored event (17) no start of it can have been lost yet.
+    warp.event(end, at, lane=2, token=lost_start if at == 50 else own)
+    device = one_to_one()
+    device.launch(kernel, [warp], main_bytes=128, lane_bytes=128)
+    trace = run(tmp_path, device, kernel)
+    found = kinds(trace)
+    assert found.pop("lost_events") == 2
+    assert found == expected
+    assert trace.ranges.end_cycle.tolist() == ([15] if at == 15 else [])
+
+
 def test_a_link_that_names_no_start_is_not_a_range(tmp_path: Path) -> None:
     kernel = FakeKernel("k")
     mark, end, start = kernel.mark("m"), kernel.end(), kernel.start("t")

@@ -37,10 +37,10 @@ def make_kernel(stride: int) -> FakeKernel:
 
 @st.composite
 def warps(draw: st.DrawFn, number: int) -> FakeWarp:
-    """A warp of random events; with ``tidy`` it nests, and closes what it opens, in lane 0."""
+    """A warp of random events; with ``tidy`` its stack never runs empty (in lane 0), with ``once`` a token ends once."""
     warp = FakeWarp(cta=(number, 0, 0), sm=draw(st.integers(0, 2)), start_ns=1000 + 100 * number)
     lanes = draw(st.sampled_from([(0,), (0,), (0, 3), (0, 1, 31), (5,)]))
-    tidy = draw(st.booleans())
+    tidy, once = draw(st.booleans()), draw(st.booleans())
     tokens: list[int] = []
     depth = 0
     at = 0
@@ -55,11 +55,11 @@ def warps(draw: st.DrawFn, number: int) -> FakeWarp:
             depth += {2: 1, 7: 1, 3: -1}.get(site, 0)
         if site == 5:
             choice = draw(st.integers(0, 9))
-            if choice == 0 and not tidy:
+            if choice == 0 and not once:
                 warp.event(site, at, lane=lane, payload=payload, raw_link=draw(st.integers(0, 65535)))
             elif tokens:
                 token = tokens[draw(st.integers(0, len(tokens) - 1))]
-                if tidy or choice < 8:
+                if once or choice < 6:
                     tokens.remove(token)
                 warp.event(site, at, lane=lane, payload=payload, token=token)
             continue

@@ -10,6 +10,9 @@ import pytest
 from ptx_kit import launch, module
 
 from warptrace.emulator import Device, LaunchError, MemoryFault, MisalignedAccess
+from warptrace.emulator.gen import Site
+from warptrace.emulator.memory import Allocation, _index
+from warptrace.emulator.parser import Instr
 
 PRE = """
 .reg .b32 %r<20>; .reg .b64 %rd<10>; .reg .pred %p<4>; .reg .b16 %h<8>; .reg .f32 %f<8>;
@@ -184,6 +187,43 @@ def test_below_the_allocation(op: str) -> None:
 def test_misaligned(op: str) -> None:
     e = _fault(offset(4) + ".shared .b8 s[64];" + op, MisalignedAccess)
     assert e.where is not None and e.where.lane == (1 if "v2" in op or "b64" in op else 0)
+
+
+@pytest.mark.parametrize("op", ["ld.global.u8 %r1, [%rd2];", "ld.global.b16 %h1, [%rd2];", "ld.global.b32 %r1, [%rd2];",
+                                "st.global.b64 [%rd2], %rd1;", "st.global.u8 [%rd2], %r0;"])  # fmt: skip
+@pytest.mark.parametrize("step", [-160, -1, -2, -8, 1 << 40, -(1 << 40)])
+def test_second_access_of_a_site_is_checked_too(op: str, step: int) -> None:
+    """The first access is good; the second, by the same instruction, is misaligned or outside."""
+    size = {"u8": 1, "b16": 2, "b32": 4, "b64": 8}[op.split()[0].split(".")[2]]
+    body = f"""mov.u64 %rd2, %ptr0; mov.u32 %r2, 0;
+L: {op} add.s64 %rd2, %rd2, {step}; add.u32 %r2, %r2, 1; setp.lt.u32 %p1, %r2, 2; @%p1 bra L;"""
+    e = _fault(body, MisalignedAccess if step % size else MemoryFault)
+    assert e.where is not None and e.where.lane == 0
+
+
+@pytest.mark.parametrize(
+    "op", ["ld.global.b16 %h1, [%rd2];", "ld.global.b32 %r1, [%rd2];", "st.global.b64 [%rd2], %rd1;"]
+)
+def test_second_access_misaligned_inside(op: str) -> None:
+    body = f"""mov.u64 %rd2, %ptr0; mov.u32 %r2, 0;
+L: {op} add.s64 %rd2, %rd2, 1; add.u32 %r2, %r2, 1; setp.lt.u32 %p1, %r2, 2; @%p1 bra L;"""
+    _fault(body, MisalignedAccess)
+
+
+@pytest.mark.parametrize("width", [np.uint32, np.uint64])
+@pytest.mark.parametrize("size", [1, 2, 4, 8, 16, 32])
+def test_index_of_every_address_near_an_allocation(size: int, width: Any) -> None:
+    """The fast path's index is right for good addresses, and one that numpy refuses for all others."""
+    base, nbytes = 4096, 192
+    alloc = Allocation(base, np.zeros(nbytes, np.uint8), "a")
+    site = Site(Instr("ld", ("ld",), (), None, 1, "ld"))
+    count = nbytes // size
+    for off in [*range(-80, nbytes + 80), -4096, 2**31 - 4096, 2**31 - 4095, 2**32 - 4097]:
+        i = int(_index(np.full(32, (base + off) % 2**32, width), site, alloc, 0, size)[0])
+        if off % size == 0 and 0 <= off <= nbytes - size:
+            assert i == off // size
+        else:
+            assert i >= count or i < -count, off
 
 
 def test_shared_local_param_and_const_limits() -> None:

@@ -50,6 +50,11 @@ bar.red.or.pred %p3, 0, %p1; selp.u32 %r5, 2, 0, %p3; or.b32 %r4, %r4, %r5; st.g
     np.testing.assert_array_equal(words(body, 64, block=64), 3)
 
 
+def test_a_warp_that_exits_late_opens_the_barrier() -> None:
+    body = "setp.lt.u32 %p1, %r0, 32; @%p1 bra W; nanosleep.u32 5000; exit; W: bar.sync 0; st.global.b32 [%rd0], %r2;"
+    np.testing.assert_array_equal(words(body, 64, block=64), [64] * 32 + [0] * 32)
+
+
 def test_bar_red_of_a_diverged_warp() -> None:
     """Lanes that arrive apart count once each, also when others exit while they wait."""
     body = """
@@ -184,7 +189,7 @@ def test_bulk_data_is_not_there_before_the_wait() -> None:
 mov.u32 %r9, 7; shl.b32 %r4, %r0, 2; add.u32 %r5, %r21, %r4; st.shared.b32 [%r5], %r9; bar.warp.sync -1;
 @%p7 mbarrier.arrive.expect_tx.shared.b64 _, [%r20], 128;
 @%p7 cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r21], [%ptr1], 128, [%r20];
-ld.shared.b32 %r6, [%r5]; st.global.b32 [%rd0], %r6;
+nanosleep.u32 100; ld.shared.b32 %r6, [%r5]; st.global.b32 [%rd0], %r6;
 """
     )
     np.testing.assert_array_equal(words(body, 32, np.full(32, 9, np.uint32)), 7)

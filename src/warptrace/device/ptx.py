@@ -195,20 +195,30 @@ def lane_zero() -> Asm:
     return Asm("{ .reg .u32 l; mov.u32 l,%laneid; setp.eq.u32 <lead>,l,0; }", (("lead", "i1"),), ())
 
 
-def event(index: int, stride: int, payload: str | None, *, end: bool) -> Asm:
+def event(index: int, stride: int, payload: str | None, *, end: bool, anchor: bool = False) -> Asm:
     """Stores one record at slot ``index`` behind the cursor <off>, where <store> holds.
 
     The clock is read right before the store: where its value meets another at a label it becomes a slow S2UR. A payload
     is a store of its own ("i32" or "i64"): one 16-byte store makes every record pay (H200: push(p)+pop 64 cycles
-    against 54). ``end``: <code> is the site alone and <token> is already the link in place, so one OR joins them.
+    against 54). ``end``: <code> is the site alone and <token> is already the link in place, so one OR joins them. ``anchor``: the
+    record also holds %globaltimer, beside a payload of at most 32 bits (stride 16).
     """
     at = index * stride
     width = {"i32": "b32", "i64": "b64", None: ""}[payload]
+    beside = f"@<store> st.global.{width} [a+{at + 8}],<payload>; " if payload else ""
+    if anchor:
+        beside = (
+            f"@<store> st.global.v2.b32 [a+{at + 8}],{{<payload>,g}}; "
+            if payload
+            else f"@<store> st.global.b32 [a+{at + 12}],g; "
+        )
     text = (
-        "{ .reg .u64 a; .reg .u32 t,c; cvt.u64.u32 a,<off>; add.u64 a,a,<control>; "
+        "{ .reg .u64 a; .reg .u32 t,c,g; cvt.u64.u32 a,<off>; add.u64 a,a,<control>; "
         + ("or.b32 c,<token>,<code>; " if end else "mov.b32 c,<code>; ")
-        + f"mov.u32 t,%clock; @<store> st.global.v2.b32 [a+{at}],{{t,c}}; "
-        + (f"@<store> st.global.{width} [a+{at + 8}],<payload>; " if payload else "")
+        + "mov.u32 t,%clock; "
+        + ("mov.u32 g,%globaltimer_lo; " if anchor else "")
+        + f"@<store> st.global.v2.b32 [a+{at}],{{t,c}}; "
+        + beside
         + "}"
     )
     ins: tuple[Operand, ...] = (("off", "i32"), ("control", "i64"), ("store", "i1"), ("code", "i32"))

@@ -197,9 +197,9 @@ def _index(addr: Row, site: Site, alloc: Allocation, off: int, size: int) -> Any
         site.delta = np.full(WARP, (alloc.base - off) & ((1 << (8 * width)) - 1), addr.dtype)
     t = sc.t
     np.subtract(addr, site.delta, t)
+    # an address below the base has wrapped round: keep it away from small negative indices
+    np.minimum(t, sc.top, out=t)
     if size == 1:
-        # no spare bit to rotate into: what would be a small negative index is made huge
-        np.minimum(t, sc.top, out=t)
         return sc.index
     np.right_shift(t, sc.right[size], sc.i)
     np.left_shift(t, sc.left[size], t)

@@ -1,4 +1,4 @@
-"""The host cell: where host code of traced kernels finds control blocks and region sizes (layout: ``warptrace.wire``)."""
+"""The host cell: where host code of traced kernels finds control blocks and region sizes (see ``warptrace.wire``)."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
 class HostCell:
     """The cell of this process: host code of kernels keeps its address for good, so there is one, for all recordings.
 
-    While a recording is attached, ``on_first_launch(ordinal)`` returns the control block's address for a device, or OFF;
-    it runs on the launching thread, once a device. ``on_repeat(number)`` runs on the launching thread before each launch
-    but the first of a kernel that asks for it (see ``set_size``). Neither may raise.
+    While a recording is attached, ``on_first_launch(ordinal)`` returns the control block's address for a device, or
+    OFF; it runs on the launching thread, once a device. ``on_repeat(number)`` runs on the launching thread before each
+    launch but the first of a kernel that asks for it (see ``set_size``). Neither may raise.
     """
 
     def __init__(self) -> None:

@@ -1,16 +1,16 @@
 """Draining: moves finished regions from trace memory to the capture, while kernels go on recording.
 
-Each bank is a ring of regions in claim order. What lies between ``tail`` (ours) and ``head`` (the device's) is claimed;
-the leading regions of it that have closed can go. A region counts as closed only when it was seen closed in one look and
-its bytes are then copied in a later one: the exit header is written after the slots, but nothing orders the two for a
-copy that runs meanwhile. Memory is zeroed before the tail moves, so that a claimed region always begins empty.
+Each bank is a ring of regions in claim order. What lies between ``tail`` (ours) and ``head`` (the device's) is
+claimed; the leading regions of it that have closed can go. A region counts as closed only when it was seen closed in
+one look and its bytes are then copied in a later one: the exit header is written after the slots, but nothing orders
+the two for a copy that runs meanwhile. Memory is zeroed before the tail moves, so that a claimed region always begins empty.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from .. import wire
 from ..capture import BankImage, CaptureWriter
+from ..capture.format import valid_headers
 from ..capture.regions import find_regions, region_sizes
 from .memory import TraceMemory
 
@@ -26,7 +27,7 @@ LIVE_SHARE = 8
 """A bank is drained while kernels run once 1/8 of it is claimed: below that there is no hurry."""
 
 
-@dataclass
+@dataclass(eq=False)
 class _Bank:
     """Host's side of one ring. Positions are monotonic byte counts; ``failed`` of the device's failed bytes are
     accounted for. Everything up to ``closed`` was seen closed in an earlier look; ``gap`` of it are claims without
@@ -96,7 +97,8 @@ class Drain:
         deadline = time.monotonic() + timeout_s
         while True:
             with self._lock:
-                headers = self._headers()
+                chains = self._chains(self._banks, self._lines())
+            headers = np.concatenate(list(chains.values()))
             headers = headers[headers["kernel_id"] == kernel_id]
             if len(headers) and (headers["closed"] == wire.CLOSED_MAGIC).all():
                 needs: dict[int, Need] = {}
@@ -105,33 +107,6 @@ class Drain:
             if time.monotonic() > deadline:
                 return None
             time.sleep(0.0002)
-
-    def _headers(self) -> NDArray[np.void]:
-        """Headers of regions in memory, as far as they follow each other in regions of one size (as those of a first
-        launch do); what is not in that step is left out."""
-        lines = self._lines()
-        layout = self._memory.layout
-        size = wire.REGION_HEADER_BYTES
-        starts = {}
-        for bank in self._banks:
-            at = bank.tail % layout.bank_bytes
-            claimed = min(int(lines["head"][bank.number]) - bank.tail, layout.bank_bytes - at)
-            if claimed >= size:
-                starts[bank.number] = (layout.base(bank.number) + at, claimed)
-        firsts = self._memory.read_rows([(at, size, 1) for at, _ in starts.values()], size)
-        pieces = {}
-        for (number, (at, claimed)), first in zip(starts.items(), firsts, strict=True):
-            header = first.reshape(-1).view(wire.REGION_DTYPE)
-            if header["magic"][0] == wire.REGION_MAGIC:
-                pitch = int(region_sizes(header)[0])
-                pieces[number] = (at, pitch, max(claimed // pitch, 1))
-        found = []
-        rows = self._memory.read_rows(list(pieces.values()), size)
-        for (number, (_, pitch, count)), memory in zip(pieces.items(), rows, strict=True):
-            headers = memory.reshape(-1).view(wire.REGION_DTYPE)
-            positions = self._banks[number].tail + pitch * np.arange(count)
-            found.append(headers[headers["position"] == positions & 0xFFFFFFFF])
-        return np.concatenate(found) if found else np.zeros(0, wire.REGION_DTYPE)
 
     def finish(self) -> DrainStats:
         """Moves everything that is claimed, finished or not. Only when no more is to come, or all is lost."""
@@ -153,7 +128,7 @@ class Drain:
         size = wire.BANK_COUNT * wire.BANK_LINE_BYTES
         return self._memory.read(wire.BANKS_OFFSET, size).view(wire.BANK_DTYPE)
 
-    def _move(self, banks: Iterable[_Bank], lines: NDArray[np.void]) -> tuple[int, dict[int, Need]]:
+    def _move(self, banks: Sequence[_Bank], lines: NDArray[np.void]) -> tuple[int, dict[int, Need]]:
         regions = 0
         needs: dict[int, Need] = {}
         for bank in banks:
@@ -163,12 +138,59 @@ class Drain:
                     _note(find_regions(image).headers, needs)
                 regions += self._writer.write_regions(self._ordinal, images).regions
                 self._release(bank, bank.closed, bank.gap)
-            self._look(bank, lines[bank.number])
+        self._look(banks, lines)
         self._hand_back()
         return regions, needs
 
-    def _look(self, bank: _Bank, line: np.void) -> None:
-        """Notes up to where every region has closed.
+    def _look(self, banks: Sequence[_Bank], lines: NDArray[np.void]) -> None:
+        """Notes up to where every region of each bank has closed."""
+        for bank, headers in self._chains(banks, lines).items():
+            bank.closed = bank.tail + int(region_sizes(headers[: _closed_prefix(headers)]).sum())
+            bank.gap = 0
+            if bank.closed == bank.tail + int(region_sizes(headers).sum()) < int(lines["head"][bank.number]):
+                self._look_behind_gaps(bank, lines[bank.number])
+
+    def _chains(self, banks: Sequence[_Bank], lines: NDArray[np.void]) -> dict[_Bank, NDArray[np.void]]:
+        """Headers of the regions that follow each other from each bank's tail on, up to the first that is missing.
+
+        Regions of one kernel have one size: a header is read, then all that would follow it in steps of its size, for
+        all banks in one go; where another size begins it starts again.
+        """
+        size = wire.REGION_HEADER_BYTES
+        chains: dict[_Bank, list[NDArray[np.void]]] = {b: [] for b in banks}
+        ends = {b: b.tail for b in banks}
+        open_ = list(banks)
+        while open_:
+            starts = {b: self._room(b, ends[b], int(lines["head"][b.number])) for b in open_}
+            starts = {b: (at, room) for b, (at, room) in starts.items() if room >= size}
+            firsts = self._memory.read_rows([(at, size, 1) for at, _ in starts.values()], size)
+            pieces = {}
+            for (bank, (at, room)), first in zip(starts.items(), firsts, strict=True):
+                header = first.reshape(-1).view(wire.REGION_DTYPE)
+                if valid_headers(header)[0] and header["position"][0] == ends[bank] & 0xFFFFFFFF:
+                    pitch = int(region_sizes(header)[0])
+                    pieces[bank] = (at, pitch, max(room // pitch, 1))
+            rows = self._memory.read_rows(list(pieces.values()), size)
+            for (bank, (_, pitch, count)), memory in zip(pieces.items(), rows, strict=True):
+                headers = memory.reshape(-1).view(wire.REGION_DTYPE)
+                here = ends[bank] + pitch * np.arange(count) & 0xFFFFFFFF
+                same = valid_headers(headers) & (headers["position"] == here) & (region_sizes(headers) == pitch)
+                good = count if same.all() else int(np.argmin(same))
+                chains[bank].append(headers[:good])
+                ends[bank] += good * pitch
+            open_ = list(pieces)
+        none = np.zeros(0, wire.REGION_DTYPE)
+        return {bank: np.concatenate([none, *parts]) for bank, parts in chains.items()}
+
+    def _room(self, bank: _Bank, position: int, head: int) -> tuple[int, int]:
+        """(offset of ``position`` in memory, bytes from there in which regions may begin before the bank's end)."""
+        layout = self._memory.layout
+        at = position % layout.bank_bytes
+        end = min(head, bank.tail + layout.bank_bytes)
+        return layout.base(bank.number) + at, min(end - position, layout.bank_bytes - at)
+
+    def _look_behind_gaps(self, bank: _Bank, line: np.void) -> None:
+        """Like ``_look`` where a header is missing before the head.
 
         A gap between headers is a claim without room, or a header that is still to come. What is claimed is the sum of
         regions, claims without room, which the device counts, and headers to come; so only if that sum leaves nothing
@@ -254,6 +276,12 @@ class Drain:
             self._lost_written = count
         if entries > self._lost_before[0]:
             self._writer.write_control(self._ordinal, events - self._lost_before[1], entries - self._lost_before[0])
+
+
+def _closed_prefix(headers: NDArray[np.void]) -> int:
+    """How many of the (n,) headers, from the first on, have closed."""
+    closed = headers["closed"] == wire.CLOSED_MAGIC
+    return len(closed) if closed.all() else int(np.argmin(closed))
 
 
 def _note(headers: NDArray[np.void], needs: dict[int, Need]) -> None:

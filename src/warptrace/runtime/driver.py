@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -38,7 +39,7 @@ def bindings() -> Any:
     try:
         from cuda.bindings import driver
     except ImportError as e:
-        raise WarptraceError(f"cuda-bindings cannot be imported ({e}); install it: pip install 'warptrace[cute]'") from e
+        raise WarptraceError(f"cuda-bindings cannot be imported ({e}): pip install 'warptrace[cute]'") from e
     return driver
 
 
@@ -115,13 +116,26 @@ def _driver_version() -> str:
     return next((w for w in words if w.count(".") == 2 and w.replace(".", "").isdigit()), "")
 
 
-def read(address: int, nbytes: int, stream: Any) -> NDArray[np.uint8]:
-    """Copies device memory to a new host array, in order with ``stream``, and waits for it."""
-    out = np.empty(nbytes, np.uint8)
-    if nbytes:
-        call("cuMemcpyDtoHAsync", out.ctypes.data, address, nbytes, stream)
-        call("cuStreamSynchronize", stream)
-    return out
+class Staging:
+    """Page-locked host memory through which device memory is read: 50 GB/s against 3 to 6 GB/s without.
+
+    Belongs to the context that is current when it is made; not safe for several threads at once.
+    """
+
+    def __init__(self, nbytes: int) -> None:
+        address = int(call("cuMemHostAlloc", nbytes, 0))
+        self.memory = np.frombuffer((ctypes.c_uint8 * nbytes).from_address(address), np.uint8)
+
+    def read(self, address: int, nbytes: int, stream: Any) -> NDArray[np.uint8]:
+        """Copies device memory to a new host array, in order with ``stream``, and waits for it."""
+        out = np.empty(nbytes, np.uint8)
+        size = len(self.memory)
+        for at in range(0, nbytes, size):
+            part = min(size, nbytes - at)
+            call("cuMemcpyDtoHAsync", self.memory.ctypes.data, address + at, part, stream)
+            call("cuStreamSynchronize", stream)
+            out[at : at + part] = self.memory[:part]
+        return out
 
 
 def write(address: int, data: NDArray[Any], stream: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 
 from .options import LOG_LEVELS
 
@@ -20,7 +21,5 @@ def log(level: str, text: str) -> None:
     """Prints ``warptrace: <level>: <text>``. Never raises: stderr may be closed."""
     if LOG_LEVELS.index(level) > LOG_LEVELS.index(_level):
         return
-    try:
+    with suppress(OSError, ValueError, AttributeError):
         print(f"warptrace: {level}: {text} [pid {os.getpid()}]", file=sys.stderr, flush=True)
-    except (OSError, ValueError, AttributeError):
-        pass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -14,6 +15,8 @@ from . import driver
 from .layout import Layout, plan
 
 MIN_BUFFER_BYTES = 16 << 20
+STAGING_BYTES = 8 << 20
+"""Page-locked memory a device: large enough for the full speed of a copy."""
 OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
 
 
@@ -63,8 +66,8 @@ def forget() -> None:
 class DeviceMemory:
     """Trace memory on the device that is current on this thread, with a stream of its own.
 
-    Takes ``buffer_bytes``, or half, a quarter... where the device has too little (``shrunk`` then says so). Safe while a
-    stream is being captured into a graph. Raises WarptraceError if there is no room at all.
+    Takes ``buffer_bytes``, or half, a quarter... where the device has too little (``shrunk`` then says so). Safe while
+    a stream is being captured into a graph. Raises WarptraceError if there is no room at all.
     """
 
     def __init__(self, ordinal: int, buffer_bytes: int) -> None:
@@ -76,6 +79,8 @@ class DeviceMemory:
             self.context = driver.call("cuCtxGetCurrent")
             self.stream = driver.call("cuStreamCreate", cuda.CUstream_flags.CU_STREAM_NON_BLOCKING)
             self.layout = self._allocate(buffer_bytes)
+            self._staging = driver.Staging(STAGING_BYTES)
+            self._lock = threading.Lock()
             driver.call("cuMemsetD8Async", self.control, 0, self.layout.total_bytes, self.stream)
             driver.write(self.control + wire.BANKS_OFFSET, self.layout.bank_lines(), self.stream)
 
@@ -97,8 +102,8 @@ class DeviceMemory:
             return layout
 
     def read(self, offset: int, nbytes: int) -> NDArray[np.uint8]:
-        with driver.current(self.context), driver.relaxed_capture():
-            return driver.read(self.control + offset, nbytes, self.stream)
+        with self._lock, driver.current(self.context), driver.relaxed_capture():
+            return self._staging.read(self.control + offset, nbytes, self.stream)
 
     def clear(self, offset: int, nbytes: int) -> None:
         with driver.current(self.context), driver.relaxed_capture():

@@ -8,7 +8,7 @@ needed before).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from cutlass._mlir import ir
@@ -19,7 +19,7 @@ from ...device import ptx
 from ...errors import WarptraceError
 from ...sites import KernelRecord, Site, kernel_id
 from ...wire import EventKind, PayloadType
-from . import balance, hidden
+from . import anchors, balance, hidden
 from .events import PLACEHOLDER, EventError, payload_mismatch
 from .ir_tools import (
     BRANCHES,
@@ -48,7 +48,8 @@ part or meet."""
 
 @dataclass(frozen=True)
 class Event:
-    """A placeholder read back from the IR. ``site`` indexes the kernel's site table (from 1)."""
+    """A placeholder read back from the IR. ``site`` is its number in the kernel's table (0: not numbered yet);
+    ``anchor``: its records carry %globaltimer too."""
 
     op: Any
     kind: EventKind
@@ -56,7 +57,8 @@ class Event:
     payload: PayloadType
     file: str
     line: int
-    site: int
+    anchor: bool = False
+    site: int = 0
 
     @property
     def token(self) -> Any:
@@ -107,7 +109,6 @@ def _lower_kernels(module: Any, arch: str) -> list[KernelRecord]:
 
 
 def _collect(kernel: Any) -> list[Event]:
-    sites: dict[tuple[Any, ...], int] = {}
     events: list[Event] = []
 
     def visit(op: Any) -> None:
@@ -118,17 +119,25 @@ def _collect(kernel: Any) -> list[Event]:
         name = str(ir.StringAttr(op.attributes[f"{PLACEHOLDER}_name"]).value)
         file = str(ir.StringAttr(op.attributes[f"{PLACEHOLDER}_file"]).value)
         line = _int_attribute(op, f"{PLACEHOLDER}_line")
-        key = (kind, name, payload, file, line)  # copies of one call, from an unrolled loop, are one site
-        site = sites.setdefault(key, len(sites) + 1)
-        events.append(Event(op, kind, name, payload, file, line, site))
+        events.append(Event(op, kind, name, payload, file, line))
 
     walk(kernel, visit)
+    return _numbered(kernel, [replace(e, anchor=a) for e, a in zip(events, anchors.choose(events), strict=True)])
+
+
+def _numbered(kernel: Any, events: list[Event]) -> list[Event]:
+    """The events with their site numbers: copies of one call, from an unrolled loop, are one site."""
+    sites: dict[tuple[Any, ...], int] = {}
+    numbered = []
+    for e in events:
+        key = (e.kind, e.name, e.payload, e.file, e.line, e.anchor)
+        numbered.append(replace(e, site=sites.setdefault(key, len(sites) + 1)))
     if len(sites) > wire.MAX_SITES:
         raise WarptraceError(
             f"kernel {symbol(kernel)} has {len(sites)} event sites; at most {wire.MAX_SITES} fit a record: "
             "use fewer names, with payloads in their place"
         )
-    return events
+    return numbered
 
 
 def _drop_ends_of_nothing(kernel: Any) -> None:
@@ -163,9 +172,10 @@ def _lower_kernel(kernel: Any, events: list[Event], arch: str) -> KernelRecord:
     uniform = Uniformity(kernel)
     _guard_ends(events, uniform)
     groups = _groups(kernel, {e.op: e for e in events}, uniform)
-    stride = 16 if any(e.payload != PayloadType.NONE for e in events) else 8
+    stride = 16 if any(e.payload != PayloadType.NONE or e.anchor for e in events) else 8
     lanes = any(not g.together for g in groups)
-    sites = tuple({e.site: Site(e.site, e.kind, e.name, e.payload, e.file, e.line) for e in events}.values())
+    table = {e.site: Site(e.site, e.kind, e.name, e.payload, e.file, e.line, e.anchor) for e in events}
+    sites = tuple(table.values())
     facts = ptx.KernelFacts(
         kernel_id=kernel_id(symbol(kernel), sites),
         stride=stride,
@@ -381,7 +391,7 @@ class _Lowering:
                 operands["payload"] = bits
             if end:
                 operands["token"] = event.token
-            emit(ptx.event(index, self._facts.stride, width, end=end), operands)
+            emit(ptx.event(index, self._facts.stride, width, end=end, anchor=event.anchor), operands)
             if event.kind == EventKind.START:
                 plain_value(event.op.results[0]).replace_all_uses_with(self._token(off, index))
 

@@ -1,0 +1,48 @@
+"""Which events also read %globaltimer, so that a long kernel can be placed in time all along.
+
+The SM clock is not constant inside a kernel: on an H200 under power limit a GEMM of 190 us began at 1.98 GHz and averaged
+1.50. Clock pairs at warp entry and exit alone would place its middle 0.3 us wrong. A pair costs one more read and four
+more bytes, so it is taken where it disappears among other events: once per pass of a loop body with at least
+EVENTS_PER_ANCHOR events, and in loops that have deeper loops with events inside them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ...wire import PAYLOAD_BITS
+from .ir_tools import BRANCHES, KERNEL_OPS
+
+EVENTS_PER_ANCHOR = 4
+
+
+def choose(events: Sequence[Any]) -> list[bool]:
+    """For each event (see ``lower.Event``), in the order of the kernel, whether it is an anchor.
+
+    The first event of a block that has room beside its payload (at most 32 bits) is taken.
+    """
+    depths = [_loops_around(e.op) for e in events]
+    deepest = max(depths, default=0)
+    in_block: dict[Any, int] = {}
+    for event in events:
+        in_block[event.op.block] = in_block.get(event.op.block, 0) + 1
+    taken: set[Any] = set()
+    chosen = []
+    for event, depth in zip(events, depths, strict=True):
+        block = event.op.block
+        pays = depth > 0 and (depth < deepest or in_block[block] >= EVENTS_PER_ANCHOR)
+        anchor = pays and block not in taken and PAYLOAD_BITS[event.payload] <= 32
+        if anchor:
+            taken.add(block)
+        chosen.append(anchor)
+    return chosen
+
+
+def _loops_around(op: Any) -> int:
+    depth = 0
+    parent = op.block.owner.operation
+    while parent.name not in KERNEL_OPS:
+        depth += parent.name not in BRANCHES
+        parent = parent.block.owner.operation
+    return depth

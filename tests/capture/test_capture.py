@@ -98,6 +98,17 @@ def test_only_written_slots_are_kept(tmp_path: Path, stride: int) -> None:
         assert batch.lane_slots["payload"][:3].tolist() == [1000, 1001, 31000]
 
 
+def test_a_closed_region_has_no_more_slots_than_it_says(tmp_path: Path) -> None:
+    kernel = simple_kernel()
+    device = small_device()
+    device.launch(kernel, [marks(3, warp=0), marks(3, warp=1, closed=False)], block=(64, 1, 1), main_bytes=128)
+    for region in (0, 256):
+        at = int(device.banks["base"][0]) + region + 128
+        device.memory[at + 24 : at + 32] = 1  # what an earlier lap left
+    path = write_capture(tmp_path / "c", [device], [kernel])
+    assert {key: len(v) for key, v in clocks(path).items()} == {(0, 0): 3, (1, 0): 4}
+
+
 def test_geometries_and_strides_mix(tmp_path: Path) -> None:
     narrow, wide = FakeKernel("narrow", stride=8), FakeKernel("wide", stride=16)
     device = small_device()
@@ -180,9 +191,9 @@ def test_slots_that_look_like_a_header_are_slots(tmp_path: Path) -> None:
     fake["position"] = 256
     for field in ("grid_id", "entry_clock", "exit_clock", "exit_globaltimer"):
         fake[field] |= np.uint64(1 << 40)  # codes of the slots: none may be 0
-    fake["warp"] = fake["cluster"] = 1
+    fake["warp"], fake["cluster"] = 5, 1
     path = write_capture(tmp_path / "c", [device], [kernel])
-    assert [len(v) for v in clocks(path).values()] == [40, 40]
+    assert {key: len(v) for key, v in clocks(path).items()} == {(0, 0): 40, (1, 0): 40}
     assert read_capture(path).damage() == {}
 
 

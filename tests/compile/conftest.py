@@ -12,10 +12,11 @@ import pytest
 
 # The DSL reads its environment when it is imported, which the test modules do right after this file.
 os.environ.pop("WARPTRACE", None)
-if "CUTE_DSL_DUMP_DIR" not in os.environ:
-    _folder = tempfile.mkdtemp(prefix="warptrace-compile-")
-    os.environ["CUTE_DSL_DUMP_DIR"] = _folder
-    atexit.register(shutil.rmtree, _folder, ignore_errors=True)
+# Kept PTX and cubin go to files, by default of the current folder; each of the two DSLs has its own variable for it.
+_folder = tempfile.mkdtemp(prefix="warptrace-compile-")
+atexit.register(shutil.rmtree, _folder, ignore_errors=True)
+for _name in ("CUTE_DSL", "CUTE_EXPERIMENTAL_DSL"):
+    os.environ[f"{_name}_DUMP_DIR"] = _folder
 
 HERE = Path(__file__).parent
 

@@ -18,13 +18,15 @@ BANK_BYTES = 1 << 16
 
 @dataclass(frozen=True)
 class Record:
-    """One event as recorded. ``start``: index of the record of this warp that the END's link names, else None."""
+    """One event as recorded. ``start``: index of the record of this warp that the END's link names, else None.
+    ``timer``: low half of the global timer where the site is an anchor, else None."""
 
     name: str
     kind: EventKind
     lane: int
     payload: int | None
     start: int | None
+    timer: int | None
 
 
 @dataclass(frozen=True)
@@ -115,7 +117,8 @@ def _warp(memory: np.ndarray, at: int, region: Any, built: Built) -> WarpTrace:
         bits = wire.PAYLOAD_BITS[site.payload]
         start = links[code >> wire.LINK_SHIFT] if site.kind == EventKind.END else None
         mask = (1 << (64 if bits == 64 else 32)) - 1
-        records.append(Record(site.name, site.kind, lane, payload & mask if bits else None, start))
+        timer = payload >> 32 if site.anchor else None
+        records.append(Record(site.name, site.kind, lane, payload & mask if bits else None, start, timer))
     cta = tuple(int(x) for x in region["cta"])
     others = {lane: advance // stride for lane, _, advance in blocks if lane}
     return WarpTrace(cta, int(region["warp"]), tuple(records), int(region["advance"]) // stride, others)  # type: ignore[arg-type]

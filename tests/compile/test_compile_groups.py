@@ -328,6 +328,41 @@ def test_an_end_of_a_possible_sentinel_shares_nothing():
             assert warp.advance == len(warp.records)
 
 
+# --------------------------------------------------------------------------------------------------- anchors
+@cute.kernel
+def anchored(g: cute.Tensor, n: cutlass.Int32):
+    iket.mark("no loop")
+    for i in cutlass.range(n, unroll=1):
+        iket.mark("wide", cutlass.Int64(i))
+        iket.mark("outer", i)
+        for j in cutlass.range(2, unroll=1):
+            g[j] = i
+            iket.mark("a")
+            iket.mark("b")
+            iket.mark("c")
+            iket.mark("d", j)
+        for j in cutlass.range(2, unroll=1):
+            g[j] = i
+            iket.mark("x")
+            iket.mark("y")
+            iket.mark("z")
+
+
+def test_loops_with_room_for_it_record_the_global_timer():
+    """Outer loops do, and inner ones with four events or more: by the first event with a free half slot."""
+    built = compiled(anchored, (32, 1, 1))
+    assert [s.name for s in built.record.sites if s.anchor] == ["outer", "a"]
+    assert {e.site: e.anchored for e in built.entry.events} == {s.id: s.anchor for s in built.record.sites}
+    (warp,), _ = run(built, [np.zeros(2048, np.int32), 3], main=2048)
+    inner = ["a", "b", "c", "d"] * 2 + ["x", "y", "z"] * 2
+    assert warp.named() == ["no loop"] + ["wide", "outer", *inner] * 3
+    assert [r.payload for r in warp.records if r.name == "outer"] == [0, 1, 2]
+    timers = [r.timer for r in warp.records if r.name in ("outer", "a")]
+    assert len(timers) == 9 and None not in timers
+    assert timers == sorted(timers) and timers[0] > 0
+    assert {r.timer for r in warp.records if r.name not in ("outer", "a")} == {None}
+
+
 # -------------------------------------------------------------------------------------- tokens where lanes part
 @cute.kernel
 def started_by_some(g: cute.Tensor, n: cutlass.Int32):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
@@ -11,6 +12,7 @@ import cutlass.cute as cute
 from cutlass import pipeline
 from cutlass.cute.nvgpu import cpasync
 from dsl_build import build
+from emulated import run
 
 try:
     from cutlass.memory import SmemAllocator
@@ -22,6 +24,7 @@ from warptrace.wire import EventKind
 
 TILE = 64
 STAGES = 4
+TILES = 16
 
 
 @cute.kernel
@@ -80,7 +83,8 @@ def host(a: cute.Tensor, out: cute.Tensor):
 
 
 def arguments():
-    a = cute.runtime.make_fake_compact_tensor(cutlass.Float16, (64, 1024), stride_order=(1, 0), assumed_align=16)
+    shape = (TILE, TILES * TILE)
+    a = cute.runtime.make_fake_compact_tensor(cutlass.Float16, shape, stride_order=(1, 0), assumed_align=16)
     out = cute.runtime.make_fake_compact_tensor(cutlass.Float32, (32,), assumed_align=16)
     return a, out
 
@@ -107,3 +111,31 @@ def test_events_in_a_prefetch_loop_are_not_grouped():
     # a block inside it is not parted by the pipelining: it is moved whole
     late = [s.id for s in on.record.sites if s.name.startswith("late")]
     assert late in groups
+
+
+def test_the_trace_shows_the_pipelined_order():
+    """The first loads run ahead in a prologue; after that the loads of tile k + 3 stand beside the use of tile k."""
+    built = build(host, *arguments())
+    a = np.tile(np.arange(TILE, dtype=np.float16)[:, None], (1, TILES * TILE))
+    out = []
+
+    def tensor_map(device):
+        return device.tensor_map(device.alloc(a), "f16", [TILES * TILE, TILE], [TILES * TILE * 2], [TILE, TILE])
+
+    def result(device):
+        out.append(device.zeros(32))
+        return out[0].address.to_bytes(8, "little")
+
+    (warp,), device = run(built, [tensor_map, result], smem=STAGES * TILE * TILE * 2 + 1024, main=8192)
+    expected = ["loop"]
+    for step in range(TILES + STAGES - 1):
+        if step < TILES:
+            expected += [f"acquire={step}", "POP", "twin a", "twin b", "load"]
+        if step >= STAGES - 1:
+            expected += ["wait", "add", "POP"]
+            expected += ["late a", "late b"] if step - (STAGES - 1) > 1 else []
+    shown = [(r.name or r.kind.name) + ("" if r.payload is None else f"={r.payload}") for r in warp.records]
+    assert shown == [*expected, "POP"]
+    assert warp.advance == len(shown)
+    # and the kernel still computes what it is to compute
+    assert device.read(out[0]).tolist() == [float(TILES * lane) for lane in range(32)]

@@ -219,6 +219,32 @@ def beside_silent_host(out: cute.Tensor):
     add_one(out).launch(grid=[1, 1, 1], block=[64, 1, 1])
 
 
+# ------------------------------------------------------------------------------------------- experimental front end
+@cute.experimental.kernel
+def experimental(out: cute.Tensor, n: cutlass.Int32):
+    tidx, _, _ = cute.arch.thread_idx()
+    iket.range_push("experimental", n)
+    token = iket.range_start("token")
+    if tidx % 2 == 1:
+        iket.mark("odd", tidx)
+    out[tidx] = tidx * n
+    iket.range_end(token)
+    iket.range_pop()
+
+
+@cute.experimental.jit
+def experimental_host(out: cute.Tensor, n: cutlass.Int32):
+    experimental(out, n).launch(grid=[1, 1, 1], block=[64, 1, 1])
+
+
+def experimental_expect(w: Warp, out: np.ndarray, n: int) -> None:
+    w.push("experimental", i32(n))
+    token = w.start("token")
+    w.mark("odd", lambda k: i32(w.tid(k)), w.where(lambda t: t % 2 == 1))
+    w.end(token)
+    w.pop()
+
+
 # -------------------------------------------------------------------------------------------------------- literals
 @cute.kernel
 def literals(out: cute.Tensor):
@@ -404,6 +430,13 @@ CASES = [
         [zeros(64)],
         [Launch(None, (1, 1, 1), BLOCK), Launch(add_one_expect, (1, 1, 1), BLOCK)],
         lambda out: {0: linear(64) * 10 + 1},
+    ),
+    Case(
+        "experimental",
+        experimental_host,
+        [zeros(64), Scalar(4)],
+        [Launch(experimental_expect, (1, 1, 1), BLOCK)],
+        lambda out, n: {0: linear(64) * n},
     ),
     Case(
         "literals",

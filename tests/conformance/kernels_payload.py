@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import cutlass
 import cutlass.cute as cute
 import numpy as np
+from cutlass._mlir import ir
+from cutlass._mlir.dialects import arith
+from cutlass.cutlass_dsl import dsl_user_op
 
 import warptrace.cute as iket
-
-from .model import Payload, Warp, boolean, f32, i8, i16, i32, i64, u8, u16, u32, u64
-from .table import Array, Case, Launch, zeros
 from warptrace.wire import PayloadType
+
+from .model import Warp, boolean, f32, i8, i16, i32, i64, u8, u16, u32, u64
+from .table import Array, Case, Launch, Scalar, zeros
 
 INF = float("inf")
 NAN = float("nan")
@@ -180,6 +185,30 @@ def index_values_expect(w: Warp, out: np.ndarray) -> None:
     w.mark("product", f32(15.0))
 
 
+@dsl_user_op
+def as_index(value: cutlass.Int32, *, loc: Any = None, ip: Any = None) -> Any:
+    """The value as a plain MLIR value of index type."""
+    return arith.index_cast(ir.IndexType.get(), value.ir_value(loc=loc, ip=ip), loc=loc, ip=ip)
+
+
+@cute.kernel
+def index_type(out: cute.Tensor, n: cutlass.Int32):
+    tidx, _, _ = cute.arch.thread_idx()
+    iket.mark("index", as_index(n))
+    iket.mark("next", as_index(n + 1))
+    out[tidx] = n
+
+
+@cute.jit
+def index_type_host(out: cute.Tensor, n: cutlass.Int32):
+    index_type(out, n).launch(grid=[1, 1, 1], block=[32, 1, 1])
+
+
+def index_type_expect(w: Warp, out: np.ndarray, n: int) -> None:
+    w.mark("index", i64(n))
+    w.mark("next", i64(n + 1))
+
+
 # --------------------------------------------------------------------------------- payloads on every kind of event
 @cute.kernel
 def mixed(values: cute.Tensor, out: cute.Tensor):
@@ -252,6 +281,13 @@ CASES = [
         [zeros(32)],
         [Launch(index_values_expect, ONE, WARP_BLOCK)],
         lambda out: {0: np.full(32, 6, np.int32)},
+    ),
+    Case(
+        "payload_index_type",
+        index_type_host,
+        [zeros(32), Scalar(-5)],
+        [Launch(index_type_expect, ONE, WARP_BLOCK)],
+        lambda out, n: {0: np.full(32, n, np.int32)},
     ),
     Case(
         "payload_every_kind",

@@ -192,7 +192,12 @@ def _statements(draw: Any, names: _Names, variables: tuple[str, ...], depth: int
 def _loops(draw: Any, names: _Names, variables: tuple[str, ...], depth: int) -> For:
     var = names.fresh("i")
     kind = draw(st.sampled_from(["unroll=1", "unroll=1", "unroll=2", "range", "constexpr"]))
-    count = str(draw(st.integers(0, 3))) if kind == "constexpr" else draw(_counts(variables))
+    if kind == "constexpr":
+        count = str(draw(st.integers(0, 3)))
+    elif kind == "unroll=2":  # lanes with different counts would meet in other rounds than the loop as written says
+        count = draw(_counts(("n", "w")))
+    else:
+        count = draw(_counts(variables))
     return For(var, count, kind, draw(_bodies(names, (*variables, var), depth - 1, 3)))
 
 

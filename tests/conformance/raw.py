@@ -148,7 +148,7 @@ def recorded(warp: RawWarp, record: KernelRecord) -> Recorded:
     links = {_address(warp, p) >> 3 & 0xFFFF: p for p in order}
     partner = _partners(order, warp, sites, links)
     streams = {
-        lane: [_event(slot, sites, partner.get((lane, i))) for i, slot in enumerate(slots)]
+        lane: [_event(slot, sites, partner.get((lane, i)), h) for i, slot in enumerate(slots)]
         for lane, slots in warp.slots.items()
     }
     return Recorded(streams, order, sum(warp.lost.values()))
@@ -183,8 +183,19 @@ def _partners(
     return out
 
 
-def _event(slot: Slot, sites: Mapping[int, Site], partner: Place | None) -> Event:
+def _event(slot: Slot, sites: Mapping[int, Site], partner: Place | None, header: Any) -> Event:
     site = sites[slot.code & wire.SITE_MASK]
     assert slot.code >> wire.LINK_SHIFT == 0 or site.kind == EventKind.END, "a link in a record that ends no token range"
-    payload = None if site.payload == PayloadType.NONE else (site.payload, slot.payload)
+    bits = slot.payload
+    if site.anchor:
+        _check_anchor(bits >> 32, header)
+        bits &= 0xFFFFFFFF
+    payload = None if site.payload == PayloadType.NONE else (site.payload, bits)
     return Event(site.kind, "" if site.kind in (EventKind.POP, EventKind.END) else site.name, payload, partner)
+
+
+def _check_anchor(timer: int, header: Any) -> None:
+    """An anchor's time (low half of %globaltimer) lies between the warp's entry and its exit."""
+    entry = int(header["entry_globaltimer"])
+    since = (timer - entry) & 0xFFFFFFFF
+    assert since <= int(header["exit_globaltimer"]) - entry, "an anchor's time is not within its warp's life"

@@ -15,7 +15,7 @@ import pytest
 
 pytest.importorskip("cutlass")
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 
 from warptrace.cute import PairingWarning
 
@@ -28,6 +28,8 @@ from .table import Case, Launch, Scalar, zeros
 pytestmark = pytest.mark.dsl
 EXAMPLES = int(os.environ.get("WARPTRACE_RANDOM_EXAMPLES", "0"))
 """0: the same few in every run."""
+ROOM = 220
+"""Events for each lane of a warp: so many fit a region of the buffer, and no program has more."""
 _numbers = itertools.count()
 
 
@@ -35,6 +37,7 @@ _numbers = itertools.count()
 @settings(
     max_examples=EXAMPLES or 25,
     derandomize=not EXAMPLES,
+    phases=[Phase.generate, Phase.shrink] if EXAMPLES else [Phase.generate],  # shrinking takes minutes
     deadline=None,
     database=None,
     suppress_health_check=list(HealthCheck),
@@ -72,6 +75,14 @@ def _case(program: Program, host: Any) -> Case:
         results[warp.threads] = np.array([v & 0xFFFFFFFF for v in values], np.uint32)
 
     launch = Launch(expect, (1, 1, 1), program.block)
-    case = Case("random", host, [zeros(threads), Scalar(program.n)], [launch], lambda out, n: {0: results.view(np.int32)})
+    case = Case(
+        "random",
+        host,
+        [zeros(threads), Scalar(program.n)],
+        [launch],
+        lambda out, n: {0: results.view(np.int32)},
+        max_events=ROOM,
+        buffer_bytes=64 << 20,
+    )
     case.expected()  # fills the results
     return case

@@ -37,7 +37,7 @@ def make_kernel(stride: int) -> FakeKernel:
 
 @st.composite
 def warps(draw: st.DrawFn, number: int) -> FakeWarp:
-    """A warp of random events; with ``tidy`` its stack never runs empty (in lane 0), with ``once`` a token ends once."""
+    """A warp of random events; with ``tidy`` lane 0 never pops too much, with ``once`` a token ends once."""
     warp = FakeWarp(cta=(number, 0, 0), sm=draw(st.integers(0, 2)), start_ns=1000 + 100 * number)
     lanes = draw(st.sampled_from([(0,), (0,), (0, 3), (0, 1, 31), (5,)]))
     tidy, once = draw(st.booleans()), draw(st.booleans())

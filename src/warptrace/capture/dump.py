@@ -147,8 +147,10 @@ def _slot_lines(name: str, slots: NDArray[np.void], sites: dict[int, Site]) -> I
         if code >> LINK_SHIFT:
             text += f" link {code >> LINK_SHIFT}"
         if site and site.payload != PayloadType.NONE and slots.dtype.itemsize == 16:
-            bits = int(slot["payload"])
+            bits = int(slot["payload"]) & (0xFFFFFFFF if site.anchor else 2**64 - 1)
             text += f" payload {site.payload.name} {payload_value(site.payload, bits)} bits {bits:#x}"
+        if site and site.anchor:
+            text += f" globaltimer_lo {int(slot['payload']) >> 32}"
         yield text
 
 

@@ -12,6 +12,19 @@ import pytest
 # Helpers of the tests (fake_device and others) are plain modules beside this file.
 sys.path.insert(0, str(Path(__file__).parent))
 
+from gpu_results import GpuResults
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--gpu-results", metavar="FILE", help="write what the tests marked gpu found to FILE, as JSON")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    path = config.getoption("--gpu-results")
+    # With pytest-xdist the reports of all workers arrive in the first process.
+    if path is not None and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(GpuResults(Path(path)), "gpu-results")
+
 
 @cache
 def missing_gpu() -> str | None:

@@ -1,7 +1,7 @@
 """A device made of numpy: trace memory as instrumented kernels would leave it, from a plain description.
 
-It knows only the wire format, never the decoder. Time is exact: every SM has a clock of its own (a rational rate
-and an offset), ``%globaltimer`` steps by 32 ns, and a test says in cycles when a warp does what::
+It knows only the wire format, never the decoder. Time is exact: every SM has a clock of its own (a rational rate, or a
+history of rates, and an offset), ``%globaltimer`` steps by 32 ns, and a test says in cycles when a warp does what::
 
     kernel = FakeKernel("gemm")
     load, load_end = kernel.start("load"), kernel.end("load")
@@ -16,9 +16,11 @@ and an offset), ``%globaltimer`` steps by 32 ns, and a test says in cycles when 
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +35,47 @@ EPOCH_NS = 1_764_000_000_000_000_000
 assert EPOCH_NS % 32 == 0
 
 
+@dataclass(frozen=True)
+class RateHistory:
+    """Cycles per ns of a clock that moves, as a function of true time: ``points`` are (ns, rate), by time. Between two
+    points the rate stays as at the first of them, or with ``smooth`` goes straight from one to the other; before the
+    first and behind the last it stays."""
+
+    points: tuple[tuple[int, Fraction], ...]
+    smooth: bool = False
+
+    def cycles(self, ns: Fraction | int) -> Fraction:
+        """Cycles from true time 0 to ``ns``, exactly."""
+        return self._since_first(Fraction(ns)) - self._since_first(Fraction(0))
+
+    def _since_first(self, ns: Fraction) -> Fraction:
+        begin, rate = self.points[0]
+        if ns <= begin:
+            return (ns - begin) * rate
+        at, sums = bisect_right(self._times, ns) - 1, self._sums
+        begin, rate = self.points[at]
+        return sums[at] + (ns - begin) * self._mean(at, ns)
+
+    def _mean(self, at: int, ns: Fraction) -> Fraction:
+        """Mean rate from point ``at`` to ``ns``, which is not behind the next point."""
+        begin, rate = self.points[at]
+        if not self.smooth or at + 1 == len(self.points):
+            return rate
+        end, last = self.points[at + 1]
+        return rate + (last - rate) * (ns - begin) / (end - begin) / 2
+
+    @cached_property
+    def _times(self) -> list[int]:
+        return [ns for ns, _ in self.points]
+
+    @cached_property
+    def _sums(self) -> list[Fraction]:
+        sums = [Fraction(0)]
+        for at, (end, _) in enumerate(self.points[1:]):
+            sums.append(sums[-1] + (end - self.points[at][0]) * self._mean(at, Fraction(end)))
+        return sums
+
+
 class FakeKernel:
     """A site table under construction. Each method adds one site and returns its id."""
 
@@ -45,13 +88,22 @@ class FakeKernel:
         self.sites: list[Site] = []
         self._stride = stride
 
-    def site(self, kind: EventKind, name: str, payload: PayloadType = PayloadType.NONE, line: int = 0) -> int:
+    def site(
+        self,
+        kind: EventKind,
+        name: str,
+        payload: PayloadType = PayloadType.NONE,
+        line: int = 0,
+        anchor: bool = False,
+    ) -> int:
         number = len(self.sites) + 1
-        self.sites.append(Site(number, kind, name, payload, self.file, line or 10 * number))
+        self.sites.append(Site(number, kind, name, payload, self.file, line or 10 * number, anchor))
         return number
 
-    def mark(self, name: str, payload: PayloadType = PayloadType.NONE, line: int = 0) -> int:
-        return self.site(EventKind.MARK, name, payload, line)
+    def mark(
+        self, name: str, payload: PayloadType = PayloadType.NONE, line: int = 0, *, anchor: bool = False
+    ) -> int:
+        return self.site(EventKind.MARK, name, payload, line, anchor)
 
     def push(self, name: str, payload: PayloadType = PayloadType.NONE, line: int = 0) -> int:
         return self.site(EventKind.PUSH, name, payload, line)
@@ -72,7 +124,10 @@ class FakeKernel:
     def stride(self) -> int:
         if self._stride is not None:
             return self._stride
-        return 16 if any(s.payload != PayloadType.NONE for s in self.sites) else 8
+        return 16 if any(s.payload != PayloadType.NONE or s.anchor for s in self.sites) else 8
+
+    def is_anchor(self, site: int) -> bool:
+        return self.sites[site - 1].anchor
 
     @property
     def id(self) -> int:
@@ -96,7 +151,8 @@ class FakeKernel:
 
 @dataclass(frozen=True)
 class FakeEvent:
-    """One event: ``at`` in cycles since the warp's entry; ``token``: index of the START event it closes, or -1."""
+    """One event: ``at`` in cycles since the warp's entry; ``token``: index of the START event it closes, or -1.
+    ``raw_timer``: the low half of %globaltimer that an anchor holds, instead of the true one."""
 
     site: int
     at: int
@@ -104,6 +160,7 @@ class FakeEvent:
     payload: int
     token: int
     raw_link: int | None = None
+    raw_timer: int | None = None
 
 
 @dataclass
@@ -114,7 +171,6 @@ class FakeWarp:
     warp: int = 0
     sm: int = 0
     start_ns: Fraction | int = 0
-    warp_slot: int = 0
     events: list[FakeEvent] = field(default_factory=list)
     exit_at: int | None = None
 
@@ -127,10 +183,11 @@ class FakeWarp:
         payload: int = 0,
         token: int = -1,
         raw_link: int | None = None,
+        raw_timer: int | None = None,
     ) -> int:
         """Adds an event and returns its index, which is the token of a START. ``payload`` is the bit pattern.
-        ``raw_link`` forces the 16 link bits."""
-        self.events.append(FakeEvent(site, at, lane, payload, token, raw_link))
+        ``raw_link`` forces the 16 link bits, ``raw_timer`` the 32 timer bits of an anchor."""
+        self.events.append(FakeEvent(site, at, lane, payload, token, raw_link, raw_timer))
         return len(self.events) - 1
 
     def exit(self, at: int) -> FakeWarp:
@@ -154,7 +211,7 @@ class FakeBankImage:
 class FakeDevice:
     """Trace memory of one device, and the clocks of its SMs.
 
-    ``rates``: cycles per ns of an SM (default 1.98), ``offsets``: its cycle counter at true time 0 (default:
+    ``rates``: cycles per ns of an SM (default 1.98), or their history, ``offsets``: its cycle counter at true time 0 (default:
     a different one for every SM). ``slack``: bytes behind each bank. ``timer_ahead_ns``: of its %globaltimer before
     that of other devices.
     """
@@ -165,7 +222,7 @@ class FakeDevice:
         *,
         bank_bytes: int = 1 << 20,
         slack: int = 1 << 16,
-        rates: dict[int, Fraction] | None = None,
+        rates: dict[int, Fraction | RateHistory] | None = None,
         offsets: dict[int, int] | None = None,
         first_position: int = 0,
         name: str = "Fake GPU",
@@ -191,12 +248,32 @@ class FakeDevice:
         self.next_grid_id = 1
 
     # ------------------------------------------------------------------------------------------------ clocks
-    def rate(self, sm: int) -> Fraction:
-        return self.rates.get(sm, Fraction(198, 100))
+    def cycles(self, sm: int, ns: Fraction | int) -> Fraction:
+        """Cycles of an SM from true time 0 to ``ns``, exactly."""
+        rate = self.rates.get(sm, Fraction(198, 100))
+        return rate.cycles(ns) if isinstance(rate, RateHistory) else Fraction(ns) * rate
 
     def clock64(self, sm: int, ns: Fraction | int) -> int:
         """Cycle counter of an SM at true time ``ns``."""
-        return self.offsets.get(sm, 7_777_777_777 * (sm + 1)) + int(Fraction(ns) * self.rate(sm) // 1)
+        return self.offsets.get(sm, 7_777_777_777 * (sm + 1)) + int(self.cycles(sm, ns) // 1)
+
+    def ns_of_cycle(self, sm: int, clock: int, step: int = 1024) -> Fraction:
+        """True time at which the SM's counter becomes ``clock``: exact where the rate does not move, else rounded down
+        to 1 / ``step`` ns."""
+        cycles = clock - self.clock64(sm, 0)
+        rate = self.rates.get(sm, Fraction(198, 100))
+        if not isinstance(rate, RateHistory):
+            return Fraction(cycles) / rate
+        high = 1 << 10
+        while rate.cycles(high) < cycles:
+            high <<= 1
+        low, high = (0, high * step) if cycles >= 0 else (-high * step, 0)
+        while cycles < 0 and rate.cycles(Fraction(low, step)) > cycles:
+            low *= 2
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if rate.cycles(Fraction(middle, step)) <= cycles else (low, middle)
+        return Fraction(low, step)
 
     def globaltimer(self, ns: Fraction | int) -> int:
         return EPOCH_NS + int((Fraction(ns) + self.timer_ahead_ns) // 32) * 32
@@ -230,14 +307,14 @@ class FakeDevice:
             "stride": kernel.stride,
         }
         for warp in warps:
-            self._run(warp, common)
+            self._run(kernel, warp, common)
         return grid_id
 
-    def _run(self, warp: FakeWarp, common: dict[str, Any]) -> None:
+    def _run(self, kernel: FakeKernel, warp: FakeWarp, common: dict[str, Any]) -> None:
         region = self._claim(warp.sm, wire.region_bytes(common["main_bytes"], common["lane_bytes"]))
         if region is not None:
             self._open(warp, common, *region)
-        cursors = self._emit(warp, common, region[1] if region else None)
+        cursors = self._emit(kernel, warp, common, region[1] if region else None)
         if warp.exit_at is None:
             return
         if region is not None:
@@ -263,11 +340,15 @@ class FakeDevice:
         header["cta"] = warp.cta
         header["warp"] = warp.warp
         header["sm"] = warp.sm
-        header["warp_slot"] = warp.warp_slot
+        lane_bytes = int(header["lane_bytes"][0])
+        lane_slots = max(lane_bytes - wire.LANE_HEADER_BYTES, 0)
+        header["capacity"] = wire.pack_capacity(int(header["main_bytes"][0]), lane_slots)
         header["entry_clock"] = self.clock64(warp.sm, warp.start_ns)
         header["entry_globaltimer"] = self.globaltimer(warp.start_ns)
 
-    def _emit(self, warp: FakeWarp, common: dict[str, Any], region: int | None) -> dict[int, tuple[int, int]]:
+    def _emit(
+        self, kernel: FakeKernel, warp: FakeWarp, common: dict[str, Any], region: int | None
+    ) -> dict[int, tuple[int, int]]:
         """Stores the events; returns {lane: (cursor at entry, cursor at exit)} of the lanes that led any."""
         stride = common["stride"]
         cursors: dict[int, tuple[int, int]] = {}
@@ -286,6 +367,11 @@ class FakeDevice:
                 slot["code"] = event.site | token
                 if stride == 16:
                     slot["payload"] = event.payload
+                    if kernel.is_anchor(event.site):
+                        timer = event.raw_timer
+                        if timer is None:
+                            timer = self.globaltimer(self._true_ns(warp, event.at)) & 0xFFFFFFFF
+                        slot["payload"] = event.payload & 0xFFFFFFFF | timer << 32
             cursors[event.lane] = (first, cursor + stride)
         return cursors
 
@@ -335,9 +421,12 @@ class FakeDevice:
             record["exit_globaltimer"] = self.globaltimer(self._exit_ns(warp))
 
     def _exit_ns(self, warp: FakeWarp) -> Fraction:
-        """True time of the exit: that of the start of its cycle, but never before the entry."""
-        cycles = self.clock64(warp.sm, warp.start_ns) + int(warp.exit_at or 0) - self.clock64(warp.sm, 0)
-        return max(Fraction(warp.start_ns), Fraction(cycles) / self.rate(warp.sm))
+        return self._true_ns(warp, int(warp.exit_at or 0))
+
+    def _true_ns(self, warp: FakeWarp, at: int) -> Fraction:
+        """True time of what a warp does: that of the start of its cycle, but never before the entry."""
+        entry = self.clock64(warp.sm, warp.start_ns)
+        return max(Fraction(warp.start_ns), self.ns_of_cycle(warp.sm, entry + at))
 
     def _at(self, offset: int, dtype: np.dtype) -> np.ndarray:
         return self.memory[offset : offset + dtype.itemsize].view(dtype)

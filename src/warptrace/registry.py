@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 from .sites import KernelRecord
 
@@ -17,7 +19,25 @@ _listeners: list[Callable[[KernelRecord], None]] = []
 
 
 def announce(record: KernelRecord) -> None:
-    """A kernel with events was traced (again: the newest record of an id wins)."""
+    """A kernel with events was traced (again: the newest record of an id wins, and keeps the build that is known of
+    the same kernel, since not every trace is followed by a compilation)."""
+    with _lock:
+        known = _records.get(record.kernel_id)
+    if known is not None and not record.build and replace(known, build={}) == record:
+        record = known
+    _publish(record)
+
+
+def announce_build(kernel_id: int, build: dict[str, Any]) -> None:
+    """A kernel announced before was compiled: listeners get its record again, with ``build``. An unknown kernel is
+    ignored."""
+    with _lock:
+        known = _records.get(kernel_id)
+    if known is not None:
+        _publish(replace(known, build=build))
+
+
+def _publish(record: KernelRecord) -> None:
     with _lock:
         _records[record.kernel_id] = record
         listeners = list(_listeners)

@@ -35,8 +35,9 @@ A *slot* holds one event and is ``stride`` bytes: 8 in kernels without payloads,
 as long as a region is at most MAX_REGION_BYTES.
 
 A cursor (one 32-bit register per lane, the offset of the lane's next slot) advances by ``stride`` for every
-event the lane leads, written or not; a slot is written while ``cursor < limit``. So the count of events is
-exact whatever the room, and nothing outside the region is ever touched.
+event the lane leads, whether there is room or not; an event is written at ``min(cursor, limit)``. So the count of
+events is exact whatever the room, and nothing outside the region is ever touched. What is written from ``limit`` on,
+in the last bytes of the region, is no one's: slots count up to ``capacity``.
 """
 
 from __future__ import annotations
@@ -128,7 +129,7 @@ REGION_DTYPE = np.dtype(
         ("sm", "<u4"),
         ("cluster", "<u4"),
         ("stride", "<u4"),
-        ("warp_slot", "<u4"),
+        ("capacity", "<u4"),
         ("entry_clock", "<u8"),
         ("entry_globaltimer", "<u8"),
         ("advance", "<u4"),
@@ -141,7 +142,7 @@ REGION_DTYPE = np.dtype(
 )
 """``position``: low 32 bits of the claim's position in its bank (must match where the header was found). ``warp``: linear warp
 of the CTA. ``block``: see :func:`pack_block`; ``cluster``: see :func:`pack_cluster` (0: no cluster launch).
-``warp_slot``: %warpid. ``*_clock``: %clock64 in cycles; ``*_globaltimer``: %globaltimer in ns, read right after
+``capacity``: see :func:`pack_capacity`. ``*_clock``: %clock64 in cycles; ``*_globaltimer``: %globaltimer in ns, read right after
 it. ``advance``: bytes lane 0's cursor moved; ``lane_advance``: most that any other lane's did. ``closed``: CLOSED_MAGIC once the warp has ended."""
 assert REGION_DTYPE.itemsize == REGION_HEADER_BYTES
 
@@ -155,6 +156,7 @@ STRIDES = (8, 16)
 MAX_SITES = 65535
 SITE_MASK = 0xFFFF
 LINK_SHIFT = 16
+CAPACITY_SHIFT = 20
 
 TOKEN_SHIFT = 13
 """A token is ``(slot_offset << 13) & 0xFFFF0000``: already the link, in place, so an end costs one OR."""
@@ -267,6 +269,17 @@ def unpack_block(packed: np.ndarray) -> np.ndarray:
     """Inverse of :func:`pack_block`: (n,) u32 -> (n, 3) i32."""
     p = packed.astype(np.int64)
     return np.stack([p & 0x7FF, (p >> 11) & 0x7FF, p >> 22], axis=-1).astype(np.int32)
+
+
+def pack_capacity(main: int, lane: int) -> int:
+    """Bytes of slots that count, of the main slots and of each other lane's block: main / 8 | lane / 8 << 20."""
+    return main // 8 | lane // 8 << CAPACITY_SHIFT
+
+
+def unpack_capacity(packed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Inverse of :func:`pack_capacity`: (n,) u32 -> (main, lane), (n,) i64 each."""
+    p = packed.astype(np.int64)
+    return (p & (1 << CAPACITY_SHIFT) - 1) * 8, (p >> CAPACITY_SHIFT) * 8
 
 
 def pack_cluster(x: int, y: int, z: int) -> int:

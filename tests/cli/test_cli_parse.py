@@ -43,6 +43,7 @@ OPTIONS: dict[str, tuple[list[str], Any]] = {
     "working_dir": (["--working-dir", "W"], "W"),
     "json_gz": (["--json-gz"], True),
     "payload_in_name": (["--payload-in-name"], True),
+    "untraced_build": (["--no-untraced-build"], False),
 }
 DEFAULTS = {
     "clobber": False,
@@ -54,6 +55,7 @@ DEFAULTS = {
     "working_dir": None,
     "json_gz": False,
     "payload_in_name": False,
+    "untraced_build": True,
 }
 
 

@@ -148,6 +148,7 @@ def test_every_child_python_gets_the_environment(cli: Cli, tmp_path: Path, how: 
         "buffer_bytes": 64 << 20,
         "log_level": "warn",
         "max_events_per_warp": None,
+        "untraced_build": True,
     }
     assert shown["PYTHONPATH"] == path
     armed = {p.name for p in tmp_path.glob("armed_*")}

@@ -49,9 +49,12 @@ def test_sizes_are_written_as_they_are_read(size: int) -> None:
     st.none() | st.integers(1, options.MAX_EVENTS_PER_WARP),
     st.sampled_from(options.LOG_LEVELS),
     st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1),
+    st.booleans(),
 )
-def test_the_environment_carries_everything(size: int, events: int | None, level: str, folder: str) -> None:
-    before = RuntimeOptions(os.path.join("/", folder), size, events, level)
+def test_the_environment_carries_everything(
+    size: int, events: int | None, level: str, folder: str, untraced: bool
+) -> None:
+    before = RuntimeOptions(os.path.join("/", folder), size, events, level, untraced)
     assert RuntimeOptions.from_env(before.to_env()) == before
 
 
@@ -59,11 +62,18 @@ def test_defaults() -> None:
     got = RuntimeOptions.from_env({})
     assert (got.buffer_bytes, got.max_events_per_warp, got.log_level) == (1 << 30, None, "warn")
     assert got.directory == os.path.abspath("warptrace-output/raw")
+    assert got.untraced_build is False
 
 
 def test_variables() -> None:
-    env = RuntimeOptions("/d", 1 << 28, 7, "info").to_env()
-    values = {"buffer_bytes": 1 << 28, "directory": "/d", "log_level": "info", "max_events_per_warp": 7}
+    env = RuntimeOptions("/d", 1 << 28, 7, "info", True).to_env()
+    values = {
+        "buffer_bytes": 1 << 28,
+        "directory": "/d",
+        "log_level": "info",
+        "max_events_per_warp": 7,
+        "untraced_build": True,
+    }
     assert json.loads(env.pop("WARPTRACE_OPTIONS")) == values
     assert env == {"WARPTRACE": "1", "WARPTRACE_DIR": "/d"}
 
@@ -94,6 +104,7 @@ def test_options_of_a_newer_version_are_ignored_and_sizes_may_be_text() -> None:
         ('{"buffer_bytes": 1.5}', "WARPTRACE_OPTIONS: buffer_bytes must be a whole number, not 1.5"),
         ('{"buffer_bytes": true}', "WARPTRACE_OPTIONS: buffer_bytes must be a whole number, not True"),
         ('{"buffer_bytes": "1M"}', "WARPTRACE_OPTIONS: buffer size 1M is out of range: choose 16M to 4G"),
+        ('{"untraced_build": 1}', "WARPTRACE_OPTIONS: untraced_build must be true or false, not 1"),
         ('{"max_events_per_warp": 0}', "WARPTRACE_OPTIONS: max events per warp 0 is out of range: choose 1 to 65520"),
     ],
 )

@@ -8,14 +8,12 @@ from functools import cached_property
 
 _ENTRY = re.compile(r"\.entry\s+([\w$]+)\((.*?)\)(.*?)^\}", re.S | re.M)
 _PARAM = re.compile(r"\.param\s+((?:\.align\s+\d+\s+)?\.\w+)\s+[\w$]+(?:\[(\d+)\])?")
-_EVENT = re.compile(
-    r"cvt\.u64\.u32 a,(?P<cursor>%r\d+|\d+); add\.u64 a,a,(?P<control>%rd\d+); "
-    r"(?:or\.b32 c,(?P<token>%r\d+|-?\d+),(?P<code>%r\d+|\d+)|mov\.b32 c,(?P<code2>%r\d+|\d+)); "
-    r"mov\.u32 t,%clock; (?P<anchor>mov\.u32 g,%globaltimer_lo; )?"
-    r"@(?P<store>%p\d+) st\.global\.v2\.b32 \[a\+(?P<at>\d+)\],\{t,c\};"
-    r"(?: @(?P=store) st\.global\.(?:b32 \[a\+(?P<at3>\d+)\],g"
-    r"|(?:v2\.)?b(?P<bits>32|64) \[a\+(?P<at2>\d+)\],\{?(?P<payload>%rd?\d+|-?\d+)(?:,g\})?);)?"
-)
+_EVENT = re.compile(r"^\s*\{ \.reg \.u64 a; \.reg \.u32 t,c,g; (.*) \}\s*$", re.M)
+_ADDRESS = re.compile(r"cvt\.u64\.u32 a,(%r\d+|\d+); add\.u64 a,a,%rd\d+;")
+_CODE = re.compile(r"(?:or\.b32 c,(?P<token>%r\d+|-?\d+),|mov\.b32 c,)(?P<code>%r\d+|\d+);")
+_RECORD = re.compile(r"@(%p\d+) st\.global\.v2\.b32 \[a\+(\d+)\],\{t,c\};")
+_PAYLOAD = re.compile(r"@(%p\d+) st\.global\.(?:v2\.)?b(32|64) \[a\+(\d+)\],\{?(%rd?\d+|-?\d+)(?:,g\})?;")
+_ANCHOR = re.compile(r"@(%p\d+) st\.global\.b32 \[a\+(\d+)\],g;")
 _CONSTANT = re.compile(r"mov\.b(?:32|64)\s+(%rd?\d+), (-?\d+);")
 
 
@@ -54,16 +52,22 @@ class Entry:
             return next(iter(found)) if len(found) == 1 else None
 
         out = []
-        for m in _EVENT.finditer(self.body):
-            site = constant(m["code"] or m["code2"])
-            assert site is not None, f"the code of an event is not a constant: {m[0]}"
-            bits = int(m["bits"] or 0)
-            payload = constant(m["payload"]) if bits else None
+        for text in _EVENT.findall(self.body):
+            (cursor,) = _ADDRESS.findall(text)
+            (code,) = _CODE.finditer(text)
+            ((store, at),) = _RECORD.findall(text)
+            payloads, anchors = _PAYLOAD.findall(text), _ANCHOR.findall(text)
+            assert text.count(" st.global.") + text.startswith("st.global.") == 1 + len(payloads) + len(anchors)
+            assert all(p[0] == store and int(p[2]) == int(at) + 8 for p in payloads)
+            assert all(p[0] == store and int(p[1]) == int(at) + 12 for p in anchors)
+            anchored = "%globaltimer_lo" in text
+            assert anchored == (bool(anchors) or ",g}" in text)
+            site = constant(code["code"])
+            assert site is not None, f"the code of an event is not a constant: {text}"
+            bits = int(payloads[0][1]) if payloads else 0
+            payload = constant(payloads[0][3]) if payloads else None
             payload = payload if payload is None else payload & ((1 << bits) - 1)
-            assert not bits or int(m["at2"]) == int(m["at"]) + 8
-            assert not m["at3"] or int(m["at3"]) == int(m["at"]) + 12
-            anchored = m["anchor"] is not None
-            out.append(StoredEvent(site, m["cursor"], int(m["at"]), m["token"] is not None, bits, payload, anchored))
+            out.append(StoredEvent(site, cursor, int(at), code["token"] is not None, bits, payload, anchored))
         # %clock is read by events alone (the header takes %clock64): none has escaped the pattern
         assert len(out) == len(re.findall(r"%clock;", self.body))
         return out

@@ -379,7 +379,7 @@ def test_300_names():
     built, (warp,) = traced(many_names, None, main=4096)
     assert shown(warp) == [f"name {i}" for i in range(300)]
     assert built.stored() == list(range(1, 301))
-    assert built.record.slack == 7 * 8
+    assert built.record.slack == 8 * 8
 
 
 def test_too_many_sites_is_an_error(monkeypatch):

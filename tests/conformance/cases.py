@@ -5,6 +5,14 @@ from __future__ import annotations
 from . import kernels_api, kernels_flow, kernels_lanes, kernels_limits, kernels_payload, kernels_roles, kernels_tokens
 from .table import Case
 
-CASES: list[Case] = [*kernels_api.CASES, *kernels_payload.CASES, *kernels_flow.CASES, *kernels_lanes.CASES, *kernels_tokens.CASES, *kernels_roles.CASES, *kernels_limits.CASES]
+CASES: list[Case] = [
+    *kernels_api.CASES,
+    *kernels_payload.CASES,
+    *kernels_flow.CASES,
+    *kernels_lanes.CASES,
+    *kernels_tokens.CASES,
+    *kernels_roles.CASES,
+    *kernels_limits.CASES,
+]
 BY_NAME = {case.name: case for case in CASES}
 assert len(BY_NAME) == len(CASES), "two cases of one name"

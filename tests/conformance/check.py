@@ -10,7 +10,7 @@ from warptrace.trace import RANGE_STACK, RANGE_TOKEN
 from warptrace.wire import EventKind, unpack_block, unpack_cluster
 
 from . import raw
-from .model import Dim3, Event, Place, Recorded, Warp, check_open, differences
+from .model import Dim3, Event, Place, Recorded, check_open, differences
 from .runners import Outcome
 from .table import Case, Launch
 
@@ -80,14 +80,16 @@ def _shape_differences(launch: Launch, got: Recordings) -> list[str]:
 def _trace_differences(outcome: Outcome) -> list[str]:
     """The decoder's columns against the raw slots."""
     trace = outcome.trace
-    launches = sorted({k for r in outcome.regions for k in [r.key[0]]})
-    rows = {
-        (trace.launches[int(trace.warps.launch[i])].grid_id, tuple(trace.warps.cta[i].tolist()), int(trace.warps.warp[i])): i
-        for i in range(len(trace.warps))
-    }
+    warps = trace.warps
+    rows: dict[raw.Key, int] = {}
+    for i in range(len(warps)):
+        x, y, z = (int(v) for v in warps.cta[i])
+        rows[trace.launches[int(warps.launch[i])].grid_id, (x, y, z), int(warps.warp[i])] = i
     out = []
-    if sorted({x.grid_id for x in trace.launches} - {g for g in launches}) and not outcome.capture.lost():
-        out.append("the decoder has launches that no region is of")
+    if len(rows) != len(warps):
+        out.append("the decoder has a warp twice")
+    if len(rows) != len(outcome.regions) and not outcome.capture.lost():
+        out.append(f"the decoder has {len(rows)} warps, the capture {len(outcome.regions)}")
     decoded = _decoded_rows(trace)
     for region in outcome.regions:
         recorded = raw.recorded(region, outcome.capture.kernels[int(region.header["kernel_id"])])
@@ -100,9 +102,10 @@ def _trace_differences(outcome: Outcome) -> list[str]:
         if sorted(wanted) != sorted(got):
             odd = sorted(set(wanted) ^ set(got))[:2]
             out.append(f"warp {region.key}: the decoder differs from the slots: {odd}")
-        counts = (int(trace.warps.events[row]), int(trace.warps.lost[row]), int(trace.warps.closed[row]))
-        if counts != (len(recorded.order), recorded.lost, 1):
-            out.append(f"warp {region.key}: the decoder counts {counts}, the slots {len(recorded.order), recorded.lost, 1}")
+        counts = (int(warps.events[row]), int(warps.lost[row]), int(warps.closed[row]))
+        true = (len(recorded.order), recorded.lost, 1)
+        if counts != true:
+            out.append(f"warp {region.key}: the decoder counts {counts} instead of {true} events, lost, closed")
     return out
 
 
@@ -158,8 +161,3 @@ def _decoded_rows(trace: Any) -> dict[int, list[tuple[Any, ...]]]:
         row = ("range", int(r.start_seq[i]), int(r.end_seq[i]), names[r.name[i]], int(r.kind[i]), int(r.lane[i]))
         out.setdefault(int(r.warp[i]), []).append((*row, int(r.depth[i]), start, end))
     return out
-
-
-def expected_total(warps: list[Warp]) -> int:
-    """Events that the warps execute, stored or lost."""
-    return sum(sum(len(s) for s in w.streams.values()) + w.lost for w in warps)

@@ -38,9 +38,8 @@ def every_call(out: cute.Tensor, n: cutlass.Int32):
     iket.range_end(first)
     iket.range_end(second, n + 2)
     iket.range_end(iket.sentinel_token("never"))
-    with iket.range("with"):
-        with iket.range("with payload", n + 3):
-            out[bidx * 64 + tidx] = n * tidx
+    with iket.range("with"), iket.range("with payload", n + 3):
+        out[bidx * 64 + tidx] = n * tidx
     iket.mark("end")
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 import warptrace.cute as iket
 
-from .model import Dim3, Warp, i32, i64
+from .model import Dim3, Payload, Warp, i32, i64
 from .table import Array, Case, Const, Launch, Scalar, zeros
 
 ONE = (1, 1, 1)
@@ -85,8 +85,8 @@ def single_lanes_expect(w: Warp, out: np.ndarray, a: int, b: int) -> None:
 
 
 def single_lanes_results(out: np.ndarray, a: int, b: int) -> dict[int, np.ndarray]:
-    values = np.where(T == a, -1, T)
-    return {0: np.where(T >= b, values + 1000, values).astype(np.int32)}
+    values = np.where(a == T, -1, T)
+    return {0: np.where(b <= T, values + 1000, values).astype(np.int32)}
 
 
 def single_lanes_case(a: int, b: int) -> Case:
@@ -179,11 +179,15 @@ def lane_while_host(out: cute.Tensor):
 
 def lane_while_expect(w: Warp, out: np.ndarray) -> None:
     x = {k: w.tid(k) % 32 for k in w.lanes}
+
+    def value(lane: int) -> Payload:
+        return i32(x[lane])
+
     while active := [k for k in w.lanes if x[k] > 0]:
-        w.push("halving", lambda k: i32(x[k]), active)
-        w.mark("bit", lambda k: i32(x[k]), [k for k in active if x[k] % 2])
+        w.push("halving", value, active)
+        w.mark("bit", value, [k for k in active if x[k] % 2])
         w.pop(active)
-        x = {k: v // 2 for k, v in x.items()}
+        x.update({k: v // 2 for k, v in x.items()})
 
 
 # ---------------------------------------------------------------------------------------------------------- nested
@@ -411,5 +415,12 @@ CASES = [
         lambda data, out: {1: np.where(data > 0, data * 2, 0).astype(np.int32)},
         divergent=True,
     ),
-    Case("early_warps", early_host, [zeros(128)], [Launch(early_expect, ONE, (128, 1, 1))], early_results, divergent=True),
+    Case(
+        "early_warps",
+        early_host,
+        [zeros(128)],
+        [Launch(early_expect, ONE, (128, 1, 1))],
+        early_results,
+        divergent=True,
+    ),
 ]

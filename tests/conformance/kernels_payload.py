@@ -19,8 +19,9 @@ from .table import Array, Case, Launch, Scalar, zeros
 
 INF = float("inf")
 NAN = float("nan")
-INTS = np.array([0, 1, -1, 127, -128, 255, 32767, -32768, 65535, 2**31 - 1, -(2**31), 2**32 - 1, 2**63 - 1, -(2**63), 12345678901234], np.int64)
-COUNT = len(INTS)
+SMALL = [0, 1, -1, 127, -128, 255, 32767, -32768, 65535]
+LARGE = [2**31 - 1, -(2**31), 2**32 - 1, 2**63 - 1, -(2**63), 12345678901234]
+INTS = np.array(SMALL + LARGE, np.int64)
 ONE = (1, 1, 1)
 WARP_BLOCK = (32, 1, 1)
 
@@ -50,8 +51,8 @@ def integers_host(values: cute.Tensor, out: cute.Tensor):
 
 def integers_expect(w: Warp, values: np.ndarray, out: np.ndarray) -> None:
     for v in values.tolist():
-        makers = (("i8", i8), ("u8", u8), ("i16", i16), ("u16", u16), ("i32", i32), ("u32", u32), ("i64", i64), ("u64", u64))
-        for name, maker in makers:
+        makers = {"i8": i8, "u8": u8, "i16": i16, "u16": u16, "i32": i32, "u32": u32, "i64": i64, "u64": u64}
+        for name, maker in makers.items():
             w.mark(name, maker(v))
         w.mark("bool", boolean(v != 0))
         w.mark("negative", boolean(v < 0))
@@ -88,8 +89,14 @@ def floats_case(name: str, kind: PayloadType, bits: list[int], dtype: str, dsl: 
     return Case(f"payload_{name}", floats_host, args, [launch], lambda v, out: {1: np.arange(32, dtype=np.int32)})
 
 
-F16_BITS = [0x0000, 0x8000, 0x3C00, 0xBC00, 0x7BFF, 0xFBFF, 0x0400, 0x0001, 0x8001, 0x03FF, 0x7C00, 0xFC00, 0x7E00, 0xFE00, 0x7C01, 0x3555]
-BF16_BITS = [0x0000, 0x8000, 0x3F80, 0xBF80, 0x7F7F, 0xFF7F, 0x0080, 0x0001, 0x8001, 0x007F, 0x7F80, 0xFF80, 0x7FC0, 0xFFC0, 0x7F81, 0x4049]
+F16_BITS = [
+    0x0000, 0x8000, 0x3C00, 0xBC00, 0x7BFF, 0xFBFF, 0x0400, 0x0001,
+    0x8001, 0x03FF, 0x7C00, 0xFC00, 0x7E00, 0xFE00, 0x7C01, 0x3555,
+]  # fmt: skip
+BF16_BITS = [
+    0x0000, 0x8000, 0x3F80, 0xBF80, 0x7F7F, 0xFF7F, 0x0080, 0x0001,
+    0x8001, 0x007F, 0x7F80, 0xFF80, 0x7FC0, 0xFFC0, 0x7F81, 0x4049,
+]  # fmt: skip
 F32_BITS = [
     0x00000000, 0x80000000, 0x3F800000, 0xBF800000, 0x7F7FFFFF, 0xFF7FFFFF, 0x00800000, 0x00000001,
     0x80000001, 0x007FFFFF, 0x7F800000, 0xFF800000, 0x7FC00000, 0xFFC00000, 0x7F800001, 0x40490FDB,

@@ -86,7 +86,7 @@ def roles_results(data: np.ndarray, out: np.ndarray, n: int) -> dict[int, np.nda
 # ------------------------------------------------------------------------------------------------------- setmaxnreg
 @cute.kernel
 def registers(data: cute.Tensor, out: cute.Tensor, n: cutlass.Int32):
-    """Two warp groups that give and take registers; mbarriers between them."""
+    """A warp group that gives registers away, two that take them; mbarriers between them."""
     tidx, _, _ = cute.arch.thread_idx()
     warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
     smem = cutlass.utils.SmemAllocator()
@@ -96,7 +96,7 @@ def registers(data: cute.Tensor, out: cute.Tensor, n: cutlass.Int32):
     if tidx == 0:
         iket.mark("init")
         cute.arch.mbarrier_init(full, 128)
-        cute.arch.mbarrier_init(empty, 128)
+        cute.arch.mbarrier_init(empty, 256)
     cute.arch.sync_threads()
     if warp < 4:
         iket.range_push("producer")
@@ -117,7 +117,7 @@ def registers(data: cute.Tensor, out: cute.Tensor, n: cutlass.Int32):
             token = iket.range_start("wait full", i)
             cute.arch.mbarrier_wait(full, i % 2)
             iket.range_end(token, i)
-            total += buffer[tidx - 128]
+            total += buffer[tidx % 128]
             cute.arch.mbarrier_arrive(empty)
         out[tidx - 128] = total
         iket.range_pop()
@@ -125,7 +125,7 @@ def registers(data: cute.Tensor, out: cute.Tensor, n: cutlass.Int32):
 
 @cute.jit
 def registers_host(data: cute.Tensor, out: cute.Tensor, n: cutlass.Int32):
-    registers(data, out, n).launch(grid=[1, 1, 1], block=[256, 1, 1])
+    registers(data, out, n).launch(grid=[1, 1, 1], block=[384, 1, 1], min_blocks_per_mp=1)
 
 
 def registers_expect(w: Warp, data: np.ndarray, out: np.ndarray, n: int) -> None:
@@ -196,9 +196,11 @@ CASES = [
     Case(
         "roles_setmaxnreg",
         registers_host,
-        [Array(np.arange(128, dtype=np.int32)), zeros(128), Scalar(4)],
-        [Launch(registers_expect, ONE, (256, 1, 1))],
-        lambda data, out, n: {1: (data * n + n * (n - 1) // 2).astype(np.int32)},
+        [Array(np.arange(128, dtype=np.int32)), zeros(256), Scalar(4)],
+        [Launch(registers_expect, ONE, (384, 1, 1))],
+        lambda data, out, n: {1: np.tile(data * n + n * (n - 1) // 2, 2).astype(np.int32)},
+        max_events=32,
+        buffer_bytes=64 << 20,
         divergent=True,
     ),
     clusters_case(2),

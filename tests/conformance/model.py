@@ -97,8 +97,6 @@ class Warp:
     block: Dim3
     streams: dict[int, list[Event]] = field(default_factory=dict)
     steps: list[tuple[int, Place]] = field(default_factory=list)
-    capacity: int | None = None
-    """Slots of lane 0 (groups may write a little more: see ``limit``); None: enough."""
     lost: int = 0
     _step: Iterator[int] = field(default_factory=itertools.count)
     _together: int | None = None
@@ -170,41 +168,18 @@ class Warp:
         yield
         self._together = outer
 
-    def limit(self, capacity: int, groups: Sequence[int] | None = None) -> None:
-        """Cuts lane 0's stream to a region with room for ``capacity`` events.
-
-        ``groups``: sizes of the groups of events that share one room test, in order (None: every event for itself);
-        a group is stored whole if its first event has room.
-        """
-        stream = self.streams.get(0, [])
-        sizes = list(groups) if groups is not None else [1] * len(stream)
-        assert sum(sizes) == len(stream)
-        stored, at = 0, 0
-        for size in sizes:
-            stored += size if at < capacity else 0
-            at += size
-        self.cut(0, stored)
-
     def cut(self, lane: int, stored: int) -> None:
-        """Keeps the first ``stored`` events of a lane and counts the others as lost."""
+        """Keeps the first ``stored`` events of a lane and counts the others, if any, as lost."""
         stream = self.streams.get(lane, [])
         self.lost += max(len(stream) - stored, 0)
-        self.streams[lane] = [self._without_lost_partner(e, lane, stored) for e in stream[:stored]]
+        self.streams[lane] = stream[:stored]
         self.steps = [(s, (k, i)) for s, (k, i) in self.steps if k != lane or i < stored]
-
-    @staticmethod
-    def _without_lost_partner(event: Event, lane: int, stored: int) -> Event:
-        partner = event.partner
-        assert partner is None or partner[0] == lane or stored, "a range across lanes that lose events is not modelled"
-        return event
 
     def _lead(self, lanes: Lanes) -> int | None:
         active = self.lanes if lanes is None else sorted(lanes)
         return active[0] if active else None
 
-    def _add(
-        self, kind: EventKind, name: str, payload: Value, lanes: Lanes, partner: Place | None
-    ) -> Place | None:
+    def _add(self, kind: EventKind, name: str, payload: Value, lanes: Lanes, partner: Place | None) -> Place | None:
         lead = self._lead(lanes)
         if lead is None:
             return None

@@ -14,9 +14,11 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
+from hypothesis import assume
 from hypothesis import strategies as st
 
 from .model import Place, Warp, i32, i64
+
 
 @dataclass(frozen=True)
 class Mark:
@@ -123,12 +125,16 @@ class _Names:
 def programs(draw: Any) -> Program:
     block = draw(st.sampled_from([(64, 1, 1), (40, 1, 1), (1, 1, 1), (7, 9, 1), (32, 2, 1), (33, 1, 2)]))
     body = draw(_bodies(_Names(), ("t", "lane", "n", "w", "a", "b"), 3, 6))
-    return Program(block, draw(st.integers(0, 40)), body)
+    program = Program(block, draw(st.integers(0, 40)), body)
+    assume("iket." in "".join(_lines(body)))
+    return program
 
 
 def _exprs(variables: tuple[str, ...]) -> st.SearchStrategy[str]:
     leaf = st.one_of(st.sampled_from(variables), st.integers(-9, 40).map(str))
-    pair = st.tuples(leaf, st.sampled_from(["+", "-", "*", "&", "|", "^"]), leaf).map(lambda x: f"({x[0]} {x[1]} {x[2]})")
+    pair = st.tuples(leaf, st.sampled_from(["+", "-", "*", "&", "|", "^"]), leaf).map(
+        lambda x: f"({x[0]} {x[1]} {x[2]})"
+    )
     return st.one_of(st.sampled_from(variables), pair)
 
 

@@ -47,10 +47,11 @@ class RawWarp:
 
     def same(self, other: RawWarp) -> bool:
         names = [n for n in self.header.dtype.names if n != "reserved"]
-        return (
-            all(np.array_equal(self.header[n], other.header[n]) for n in names)
-            and (self.offset, self.slots, self.lost) == (other.offset, other.slots, other.lost)
-        )
+        return all(np.array_equal(self.header[n], other.header[n]) for n in names) and (
+            self.offset,
+            self.slots,
+            self.lost,
+        ) == (other.offset, other.slots, other.lost)
 
 
 def from_capture(capture: Capture) -> list[RawWarp]:
@@ -71,9 +72,7 @@ def from_capture(capture: Capture) -> list[RawWarp]:
             slots[region][lane] = _slots(batch.lane_slots[at : at + count])
             lost[region][lane] = int(row["advance"]) // batch.stride - count
             at += count
-        out += [
-            RawWarp(h.copy(), int(h["reserved"]), s, n) for h, s, n in zip(batch.headers, slots, lost)
-        ]
+        out += [RawWarp(h.copy(), int(h["reserved"]), s, n) for h, s, n in zip(batch.headers, slots, lost)]
     return sorted(out, key=lambda w: w.key)
 
 
@@ -97,43 +96,41 @@ def _bank(read: ReadMemory, line: Any) -> Iterator[RawWarp]:
         offset = int(line["base"]) + at
         header = read(offset, wire.REGION_HEADER_BYTES).view(wire.REGION_DTYPE)[0]
         assert int(header["magic"]) == wire.REGION_MAGIC, f"no region header at bank position {at}"
-        assert int(header["position"]) == at
-        assert int(header["closed"]) == wire.CLOSED_MAGIC
+        assert int(header["position"]) == at, "a region's header names another position"
+        assert int(header["closed"]) == wire.CLOSED_MAGIC, "a region is not closed"
         size = wire.region_bytes(int(header["main_bytes"]), int(header["lane_bytes"]))
         yield _region(read(offset, size), header, offset)
         at += size
+    assert not read(int(line["base"]) + at, wire.REGION_ALIGN).any(), "something was written behind the last region"
 
 
 def _region(data: np.ndarray, header: Any, offset: int) -> RawWarp:
     stride, main, block = (int(header[k]) for k in ("stride", "main_bytes", "lane_bytes"))
+    counting = [int(n[0]) for n in wire.unpack_capacity(header["capacity"].reshape(1))]
     first = wire.REGION_HEADER_BYTES
-    slots = {0: _written(data[first : first + main], stride, int(header["advance"]))}
+    slots = {0: _written(data[first : first + main], stride, int(header["advance"]), counting[0])}
     lost = {0: int(header["advance"]) // stride - len(slots[0])}
     for lane in range(1, 32 if block else 1):
         begin = first + main + (lane - 1) * block
         head = data[begin : begin + wire.LANE_HEADER_BYTES].view(wire.LANE_DTYPE)[0]
+        body = data[begin + wire.LANE_HEADER_BYTES : begin + block]
         if int(head["closed"]) == 0 and int(head["advance"]) == 0:
-            body = data[begin + wire.LANE_HEADER_BYTES : begin + block]
             assert not body.any(), f"lane {lane} wrote slots and no count"
             continue
-        assert int(head["closed"]) == wire.CLOSED_MAGIC
-        body = data[begin + wire.LANE_HEADER_BYTES : begin + block]
-        slots[lane] = _written(body, stride, int(head["advance"]))
+        assert int(head["closed"]) == wire.CLOSED_MAGIC, f"lane {lane} has a count and is not closed"
+        slots[lane] = _written(body, stride, int(head["advance"]), counting[1])
         lost[lane] = int(head["advance"]) // stride - len(slots[lane])
     return RawWarp(header, offset, slots, lost)
 
 
-def _written(data: np.ndarray, stride: int, advance: int) -> list[Slot]:
+def _written(data: np.ndarray, stride: int, advance: int, counting: int) -> list[Slot]:
+    """The slots of a block of which the first ``counting`` bytes count."""
     assert advance % stride == 0, "a count that is no whole number of slots"
-    out: list[Slot] = []
-    for at in range(0, min(advance, len(data) // stride * stride), stride):
-        clock, code = (int(v) for v in data[at : at + 8].view("<u4"))
-        if code == 0:
-            break
-        out.append(Slot(clock, code, int(data[at + 8 : at + 16].view("<u8")[0]) if stride == 16 else 0))
-    rest = data[len(out) * stride :]
-    assert not rest.any(), "bytes behind the last slot are not zero"
-    return out
+    count = min(advance, counting) // stride
+    words = data[: count * stride].view("<u4").reshape(count, stride // 4).tolist()
+    assert all(word[1] for word in words), "a slot was counted and not written"
+    assert advance > counting or not data[advance:].any(), "bytes behind the last slot are not zero"
+    return [Slot(w[0], w[1], w[2] | w[3] << 32 if stride == 16 else 0) for w in words]
 
 
 def recorded(warp: RawWarp, record: KernelRecord) -> Recorded:
@@ -142,8 +139,16 @@ def recorded(warp: RawWarp, record: KernelRecord) -> Recorded:
     h = warp.header
     entry = int(h["entry_clock"]) & 0xFFFFFFFF
     places = [
-        ((slot.clock - entry) & 0xFFFFFFFF, lane, i) for lane, slots in warp.slots.items() for i, slot in enumerate(slots)
+        ((slot.clock - entry) & 0xFFFFFFFF, lane, i)
+        for lane, slots in warp.slots.items()
+        for i, slot in enumerate(slots)
     ]
+    life = int(h["exit_clock"]) - int(h["entry_clock"])
+    for slots in warp.slots.values():
+        since = [(slot.clock - entry) & 0xFFFFFFFF for slot in slots]
+        assert since == sorted(since) and all(0 < t <= life for t in since), (
+            "clocks outside the warp's life or unordered"
+        )
     order: list[Place] = [(lane, i) for _, lane, i in sorted(places)]
     links = {_address(warp, p) >> 3 & 0xFFFF: p for p in order}
     partner = _partners(order, warp, sites, links)
@@ -185,7 +190,9 @@ def _partners(
 
 def _event(slot: Slot, sites: Mapping[int, Site], partner: Place | None, header: Any) -> Event:
     site = sites[slot.code & wire.SITE_MASK]
-    assert slot.code >> wire.LINK_SHIFT == 0 or site.kind == EventKind.END, "a link in a record that ends no token range"
+    assert slot.code >> wire.LINK_SHIFT == 0 or site.kind == EventKind.END, (
+        "a link in a record that ends no token range"
+    )
     bits = slot.payload
     if site.anchor:
         _check_anchor(bits >> 32, header)

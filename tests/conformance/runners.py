@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,30 +49,44 @@ class Runner(Protocol):
         """Runs it with no recorder (the control pointer is 0), or compiled without events; returns the results."""
 
 
+class _Builds:
+    """What was compiled, each host function once for each set of compile-time arguments.
+
+    Asking for a build announces its kernels anew, and no others: kernels of other cases may have the same symbol.
+    """
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[Any, ...], tuple[Any, list[KernelRecord]]] = {}
+
+    def get(self, case: Case, events: bool, build: Callable[[], Any]) -> Any:
+        registry._records.clear()
+        key = (case.host, events, *(_signature(a) for a in case.args))
+        if key not in self._kept:
+            with iket.tracing(events):
+                self._kept[key] = (build(), registry.records())
+            return self._kept[key][0]
+        built, records = self._kept[key]
+        for record in records:
+            registry.announce(record)
+        return built
+
+
 class EmulatorRunner:
     """``seed`` of a run: the order in which warps, and sides of divergent branches, go."""
 
     hardware = False
 
     def __init__(self) -> None:
-        self._compiled: dict[tuple[Any, ...], tuple[list[Any], list[KernelRecord]]] = {}
+        self._builds = _Builds()
 
     def kernels(self, case: Case, *, events: bool = True) -> list[Any]:
-        """The compiled kernels of the case's host function, one a launch. Their records are then the only ones that
-        are announced: kernels of other cases may have the same symbol."""
+        """The compiled kernels of the case's host function, one a launch."""
         from warptrace.emulator.cute import compile_kernels
 
-        key = (case.host, events, *(_signature(a) for a in case.args))
-        if key not in self._compiled:
-            registry._records.clear()
-            with iket.tracing(events):
-                compiled = compile_kernels(case.host, *[_fake(a) for a in case.args])
-            self._compiled[key] = (compiled, registry.records())
-        kernels, records = self._compiled[key]
-        registry._records.clear()
-        for record in records:
-            registry.announce(record)
-        return kernels
+        found: list[Any] = self._builds.get(
+            case, events, lambda: compile_kernels(case.host, *[_fake(a) for a in case.args])
+        )
+        return found
 
     def run(self, case: Case, *, seed: int = 0) -> Outcome:
         from warptrace.emulator import Device
@@ -81,9 +95,7 @@ class EmulatorRunner:
         kernels = self.kernels(case)
         with tempfile.TemporaryDirectory(prefix="warptrace-") as folder:
             device = Device(seed=seed, random_branches=seed > 0)
-            recording = EmulatedRecording(
-                Path(folder) / "pid_1", device=device, buffer_bytes=case.buffer_bytes
-            )
+            recording = EmulatedRecording(Path(folder) / "pid_1", device=device, buffer_bytes=case.buffer_bytes)
             arrays, values = _emulated_args(device, case)
             for call in range(case.calls):
                 for array, argument in arrays:
@@ -162,11 +174,7 @@ def _emulated_results(case: Case, values: dict[int, Any]) -> dict[int, np.ndarra
 
 
 class GpuRunner:
-    """The current CUDA device, torch tensors, and one recording of the real recorder for each case.
-
-    A module's host code keeps the address of the recorder it met first, so every case compiles inside its own
-    recording, and the run without a recorder comes before it.
-    """
+    """The current CUDA device, torch tensors, and one recording of the real recorder for each case."""
 
     hardware = True
 
@@ -174,21 +182,20 @@ class GpuRunner:
         import torch
 
         self._torch = torch
+        self._builds = _Builds()
         torch.cuda.init()
 
     def run(self, case: Case) -> Outcome:
         with tempfile.TemporaryDirectory(prefix="warptrace-") as folder:
             with _recording(folder, case) as recorder:
-                results = self._call(case, self._compile(case, events=True), case.calls)
-                directory = recorder.directory
-            return _outcome(directory, None, results)
+                results = self._call(case, self._compiled(case, events=True), case.calls)
+            return _outcome(recorder.directory, None, results)
 
     def run_silent(self, case: Case, *, events: bool) -> dict[int, np.ndarray]:
-        return self._call(case, self._compile(case, events=events), 1)
+        return self._call(case, self._compiled(case, events=events), 1)
 
-    def _compile(self, case: Case, *, events: bool) -> Any:
-        with iket.tracing(events):
-            return cute.compile(case.host, *self._arguments(case)[1])
+    def _compiled(self, case: Case, *, events: bool) -> Any:
+        return self._builds.get(case, events, lambda: cute.compile(case.host, *self._arguments(case)[1]))
 
     def _call(self, case: Case, compiled: Any, calls: int) -> dict[int, np.ndarray]:
         results: dict[int, np.ndarray] = {}
@@ -231,8 +238,7 @@ class GpuRunner:
 def _recording(folder: str, case: Case) -> Iterator[Any]:
     from warptrace.runtime.recorder import Recorder
 
-    # Kernels of earlier cases share the cell's table of sizes with this one's.
-    registry._records.clear()
+    registry._records.clear()  # of earlier cases: ``max_events`` need not fit their kernels
     options = RuntimeOptions(directory=folder, buffer_bytes=case.buffer_bytes, max_events_per_warp=case.max_events)
     recorder = Recorder(options)
     recorder.start()

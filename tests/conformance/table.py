@@ -87,8 +87,8 @@ class Case:
     ``results(*args)``: the contents expected of the host's arguments after one call, by their number. ``calls``: how
     often the host function is called in one recording; ``drain``: with a look of the live drain between the calls
     (results are then those of the last call). ``max_events``: the option max_events_per_warp. ``divergent``: run on
-    the emulator with several schedules. ``any_order``: warps race for memory, so ``judge`` decides instead of a
-    comparison warp by warp. ``open_on_hardware``: why hardware may split or lead events differently; there only the
+    the emulator with several schedules. ``judge(case, outcome, launches)`` decides instead of a comparison warp by warp
+    where warps race for memory. ``open_on_hardware``: why hardware may split or lead events differently; there only the
     set of (kind, name) is compared.
     """
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 
 import numpy as np
@@ -11,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from warptrace import wire
-from warptrace.decode.clocks import ClockMap, clock_facts, fit_clocks
+from warptrace.decode.clocks import ClockMap, EventAnchors, clock_facts, fit_clocks
+from warptrace.decode.envelope import WANDER
 from warptrace.decode.tables import Regions
 
 Clock = Callable[[np.ndarray, np.ndarray], np.ndarray]
@@ -63,13 +65,14 @@ def test_true_time_lies_within_the_stated_uncertainty(seed: int, duration: float
     clock = steady(rates)
     regions = make_regions(sm, start, end, clock)
     clocks = fit_clocks(regions, np.zeros(len(sm), np.int64), {(0, 0): 1_700_000})
-    allowed = clocks.uncertainty[clocks.group] + 1.5  # rounding, and a cycle
+    allowed = clocks.uncertainty[clocks.group]
     for part in (0.0, 0.3, 0.7, 1.0):
         ns = start + part * (end - start)
         error = np.abs(map_ns(clocks, regions, clock(sm, ns)) - ns)
         assert (error <= allowed).all()
-    assert (clocks.uncertainty <= 45).all()
+    assert (clocks.uncertainty <= 45 + WANDER / 2 * duration).all()
     assert clocks.violations.sum() == 0
+    assert not clock_facts(clocks, 0)["rate_change"]
 
 
 def test_more_anchors_leave_less_uncertainty() -> None:
@@ -80,34 +83,40 @@ def test_more_anchors_leave_less_uncertainty() -> None:
         regions = make_regions(sm, start, end, steady(dict.fromkeys(range(8), 1.98)))
         worst.append(fit_clocks(regions, np.zeros(len(sm), np.int64), {}).uncertainty.max())
     assert worst[0] > worst[1] > worst[2]
-    assert worst[0] == pytest.approx(20, abs=0.1)  # half of 32 + 2 x 4: nothing but one anchor at each end
-    assert worst[2] < 12
+    # Half of 32 + 2 x 4: nothing but one anchor at each end; 2.5 ns that a steady clock may wander in 50 us; rounding.
+    assert worst[0] == pytest.approx(20 + 2.5 + 1, abs=0.1)
+    assert worst[2] < 15
 
 
-def test_a_moving_rate_is_followed_in_pieces() -> None:
-    """1.98 GHz, then 1.965 from 5 ms on: anchors every 20 us keep the map within tens of ns."""
+def step_clock(sm: np.ndarray, ns: np.ndarray) -> np.ndarray:
+    """1.98 GHz, then 1.965 from 5 ms on."""
+    before, after = np.minimum(ns, 5e6) * 1.98, np.maximum(ns - 5e6, 0) * 1.965
+    return 77_000_000_000 + np.floor(before + after).astype(np.int64)
 
-    def clock(sm: np.ndarray, ns: np.ndarray) -> np.ndarray:
-        before, after = np.minimum(ns, 5e6) * 1.98, np.maximum(ns - 5e6, 0) * 1.965
-        return 77_000_000_000 + np.floor(before + after).astype(np.int64)
 
+def test_a_moving_rate_is_followed() -> None:
+    """Anchors every 20 us keep the map within 25 ns."""
     rng = np.random.default_rng(1)
     sm, start, end = spread_warps(rng, 4, 500, 4, 10e6)
-    regions = make_regions(sm, start, end, clock)
-    clocks = fit_clocks(regions, np.zeros(len(sm), np.int64), {})
+    regions = make_regions(sm, start, end, step_clock)
+    clocks = fit_clocks(regions, np.zeros(len(sm), np.int64), {(0, 0): 1_980_000})
     for part in (0.0, 0.5, 1.0):
         ns = start + part * (end - start)
-        error = np.abs(map_ns(clocks, regions, clock(sm, ns)) - ns)
-        assert error.max() < 1000  # the piece that holds the step
-        assert error[(ns < 4e6) | (ns > 6e6)].max() < 12
+        error = np.abs(map_ns(clocks, regions, step_clock(sm, ns)) - ns)
+        assert error.max() < 60  # where the step is
+        assert error[(ns < 4.9e6) | (ns > 5.1e6)].max() < 30
     facts = clock_facts(clocks, 0)
-    assert facts["pieces"] > 10
-    assert facts["ns_per_cycle"][0] == pytest.approx(1 / 1.98, rel=1e-3)
-    assert facts["ns_per_cycle"][1] == pytest.approx(1 / 1.965, rel=1e-3)
-    assert facts["uncertainty_ns"] > 100  # the step shows
+    assert facts["knots"] > 1000
+    assert facts["anchors"] == 2 * len(sm)
+    assert facts["ns_per_cycle"][0] == pytest.approx(1 / 1.98, rel=2e-3)
+    assert facts["ns_per_cycle"][1] == pytest.approx(1 / 1.965, rel=2e-3)
+    assert facts["rate_change"] == pytest.approx(1.98 / 1.965 - 1, rel=0.3)
+    assert facts["typical_uncertainty_ns"] < 30
+    assert 60 < facts["uncertainty_ns"] < 200  # the step shows
+    assert facts["anchors_off"] == 0
 
 
-def test_pieces_join_and_rise() -> None:
+def test_maps_rise() -> None:
     rng = np.random.default_rng(2)
 
     def clock(sm: np.ndarray, ns: np.ndarray) -> np.ndarray:
@@ -116,12 +125,122 @@ def test_pieces_join_and_rise() -> None:
     sm, start, end = spread_warps(rng, 2, 300, 2, 6e6)
     regions = make_regions(sm, start, end, clock)
     clocks = fit_clocks(regions, np.zeros(len(sm), np.int64), {})
-    assert clock_facts(clocks, 0)["pieces"] > 5
+    assert clock_facts(clocks, 0)["knots"] > 500
     for group in range(2):
         cycles = np.arange(0, 12_100_000, 1)
         ns = clocks.to_ns(np.full(len(cycles), group), cycles)
         steps = np.diff(ns)
         assert steps.min() >= 0 and steps.max() <= 2
+
+
+# ---------------------------------------------------------------------------------------------- clocks that move
+@dataclasses.dataclass(frozen=True)
+class History:
+    """A clock of piecewise constant rate: ``rate`` (k,) cycles per ns from ``begin`` (k,) ns on."""
+
+    begin: np.ndarray
+    rate: np.ndarray
+
+    def cycles(self, ns: np.ndarray) -> np.ndarray:
+        sums = np.concatenate([[0.0], np.cumsum(np.diff(self.begin) * self.rate[:-1])])
+        at = np.clip(np.searchsorted(self.begin, ns, side="right") - 1, 0, None)
+        return sums[at] + (ns - self.begin[at]) * self.rate[at]
+
+
+def make_history(rng: np.random.Generator, kind: str, duration: float) -> History:
+    """``constant``; ``step``: one of up to 25 %; ``drift``: 25 % in a smooth wave; ``walk``: a new rate every 2 to
+    60 us; ``dip``: short excursions from a constant rate."""
+    top = rng.choice([1.98, 1.755, 1.5])
+    if kind == "constant":
+        return History(np.zeros(1), np.array([top]))
+    if kind == "step":
+        at = rng.uniform(0, duration)
+        return History(np.array([0.0, at]), np.array([1.98, 1.98 * rng.uniform(0.75, 1)]))
+    if kind == "drift":
+        begin = np.arange(0, duration, 200.0)
+        depth, period = rng.uniform(0.01, 0.25), rng.uniform(50_000, 400_000)
+        return History(begin, 1.98 * (1 - depth / 2 + depth / 2 * np.sin(begin / period * 2 * np.pi)))
+    if kind == "walk":
+        begin = np.concatenate([[0.0], np.cumsum(rng.uniform(2_000, 60_000, int(duration / 10_000)))])
+        return History(begin, 1.98 * rng.uniform(0.75, 1, len(begin)))
+    begin = np.sort(rng.uniform(0, duration, 8))
+    length = rng.uniform(500, 10_000, 8)
+    edges = np.stack([begin, begin + length], axis=1).reshape(-1)
+    edges = np.concatenate([[0.0], np.maximum.accumulate(edges)])
+    rate = np.where(np.arange(len(edges)) % 2 == 1, top * rng.uniform(0.75, 0.97), top)
+    return History(edges, rate)
+
+
+@dataclasses.dataclass(frozen=True)
+class Moving:
+    """A launch of one warp an SM, all with the same history but for 0.3 %, that lasted ``duration`` ns, with an anchor
+    in every ``spacing`` ns (none if that is longer). ``start`` (SMs,): true ns of the entries."""
+
+    regions: Regions
+    fitted: ClockMap
+    clocks: list[History]
+    start: np.ndarray
+    duration: float
+
+    @classmethod
+    def run(cls, seed: int, kind: str, spacing: float, duration: float, sms: int = 6) -> Moving:
+        rng = np.random.default_rng(seed)
+        common = make_history(rng, kind, duration)
+        clocks = [History(common.begin, common.rate * (1 + rng.uniform(-0.003, 0.003))) for _ in range(sms)]
+        offset = rng.integers(10**9, 10**12, sms)
+
+        def clock(sm: np.ndarray, ns: np.ndarray) -> np.ndarray:
+            parts = [np.floor(clocks[k].cycles(t)).astype(np.int64) + offset[k] for k, t in zip(sm, ns, strict=True)]
+            return np.array(parts)
+
+        start = rng.uniform(0, 2000.0, sms)
+        regions = make_regions(np.arange(sms), start, start + duration, clock)
+        found = []
+        for k in range(sms):
+            bins = np.arange(int(duration / spacing))
+            ns = start[k] + (bins + rng.uniform(0, 1, len(bins))) * spacing
+            cycle = np.floor(clocks[k].cycles(ns)).astype(np.int64) + offset[k]
+            cycle -= int(regions.headers["entry_clock"][k])
+            found.append((np.full(len(ns), k), cycle, EPOCH_NS + (ns // 32 * 32).astype(np.int64)))
+        events = EventAnchors(*(np.concatenate(column) for column in zip(*found, strict=True)))
+        fitted = fit_clocks(regions, np.zeros(sms, np.int64), {(0, 0): 1_980_000}, events)
+        return cls(regions, fitted, clocks, start, duration)
+
+    def errors(self) -> np.ndarray:
+        """(SMs, 20000) ns that decoded times are off the truth, evenly over the launch."""
+        rows = []
+        for k, history in enumerate(self.clocks):
+            ns = self.start[k] + np.linspace(0, self.duration, 20_000)
+            cycle = np.floor(history.cycles(ns)).astype(np.int64)
+            decoded = self.fitted.to_ns(np.full(len(ns), k), cycle - cycle[0])
+            rows.append(self.fitted.time0[k] - EPOCH_NS + decoded - ns)
+        return np.array(rows)
+
+
+KINDS = ("constant", "step", "drift", "walk", "dip")
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    kind=st.sampled_from(KINDS),
+    spacing=st.sampled_from([1_000.0, 5_000.0, 50_000.0]),
+    duration=st.sampled_from([150_000.0, 1_000_000.0]),
+)
+def test_a_moving_clock_lies_within_the_stated_uncertainty(
+    seed: int, kind: str, spacing: float, duration: float
+) -> None:
+    run = Moving.run(seed, kind, spacing, duration)
+    error = run.errors()
+    assert (np.abs(error) <= run.fitted.uncertainty[:, None]).all()
+    assert run.fitted.violations.sum() == 0
+    # What came later on another SM is never decoded as earlier by more than both uncertainties.
+    assert np.ptp(error, axis=0).max() <= np.sort(run.fitted.uncertainty)[-2:].sum()
+    assert (run.fitted.rate > 0).all()
+    # Followed closely, all the same: a quarter of the clock moves inside a few microseconds.
+    if spacing == 1_000.0:
+        assert np.median(np.abs(error)) < 15
+        assert np.median(run.fitted.typical) < 60
 
 
 def test_a_short_launch_takes_the_rate_of_its_device() -> None:

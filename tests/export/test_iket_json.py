@@ -135,6 +135,24 @@ def test_schema_accepts_run_iket_and_us_and_refuses_what_is_wrong(tmp_path: Path
         assert list(validator.iter_errors(data)) != []
 
 
+def test_builds_of_kernels(tmp_path: Path, validator: Any) -> None:
+    trace = sample_trace()
+    code = {"registers": 168, "stack_bytes": 0, "code_bytes": 9_856}
+    trace.meta["builds"] = [
+        {"kernel_id": 99, "kernel": "gemm", "arch": "sm_90a", **code, "untraced": code | {"registers": 160}},
+        {"kernel_id": 98, "kernel": "sum", "arch": "sm_80", "registers": 40},
+    ]
+    data = export(trace, tmp_path)
+    assert list(validator.iter_errors(data)) == []
+    plain = {"registers": 168, "stackBytes": 0, "codeBytes": 9_856}
+    assert data["warptrace"]["builds"] == [
+        {"kernelId": f"{99:016x}", "kernel": "gemm", "arch": "sm_90a", **plain, "untraced": plain | {"registers": 160}},
+        {"kernelId": f"{98:016x}", "kernel": "sum", "arch": "sm_80", "registers": 40},
+    ]
+    data["warptrace"]["builds"][0]["stackBytes"] = -1
+    assert list(validator.iter_errors(data)) != []
+
+
 # -------------------------------------------------------------------------------------------------- properties
 def columns(data: dict[str, Any], trace: Trace) -> None:
     """Every record of a document against the columns it came from."""

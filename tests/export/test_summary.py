@@ -97,3 +97,47 @@ def test_shorten() -> None:
     assert shorten("kernel", 6) == "kernel"
     assert shorten("kernel_cutlass_gemm_0", 10) == "kernel…m_0"
     assert len(shorten("x" * 100, 40)) == 40
+
+
+BUILD = {"kernel_id": 99, "kernel": "gemm", "arch": "sm_90a", "registers": 168, "stack_bytes": 16, "code_bytes": 18_688}
+
+
+@pytest.mark.parametrize(
+    ("facts", "wanted"),
+    [
+        (
+            {"untraced": {"registers": 166, "stack_bytes": 0, "code_bytes": 9_856}},
+            ["kernel gemm: 168 registers (untraced 166), stack 16 B (untraced 0 B), code +8.6 KiB"],
+        ),
+        (
+            {"registers": 40, "stack_bytes": 0, "untraced": {"registers": 41, "stack_bytes": 0, "code_bytes": 20_000}},
+            ["kernel gemm: 40 registers (untraced 41), stack 0 B (untraced 0 B), code -1.3 KiB"],
+        ),
+        ({"untraced": {"registers": 168, "stack_bytes": 16, "code_bytes": 9_856}}, []),
+        ({"untraced": {"registers": 166}}, []),
+        ({"registers": "many", "untraced": {"registers": 166, "stack_bytes": 0, "code_bytes": 9_856}}, []),
+        ({}, []),
+    ],
+)
+def test_what_tracing_costs_in_registers(facts: dict[str, object], wanted: list[str]) -> None:
+    script = TraceScript()
+    script.warp(script.launch(), 0, 10)
+    trace = script.build()
+    trace.meta["builds"] = [BUILD | facts, BUILD | facts | {"kernel_id": 98, "kernel": "never launched"}]
+    summary = summarize(trace)
+    assert list(summary.builds) == wanted
+    assert [line for line in text(summary).splitlines() if line.startswith("kernel gemm")] == wanted
+
+
+def test_many_kernels_that_tracing_changed() -> None:
+    script = TraceScript()
+    untraced = {"registers": 8, "stack_bytes": 0, "code_bytes": 0}
+    builds = []
+    for kernel in range(12):
+        script.warp(script.launch(kernel_id=kernel), 0, 10)
+        builds.append(BUILD | {"kernel_id": kernel, "kernel": f"k{kernel}", "untraced": untraced})
+    trace = script.build()
+    trace.meta["builds"] = builds
+    lines = text(summarize(trace)).splitlines()
+    assert sum("(untraced 8)" in line for line in lines) == 10
+    assert "... and 2 more kernels whose registers or stack tracing changed" in lines

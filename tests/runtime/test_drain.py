@@ -92,6 +92,7 @@ class Device:
         header["magic"], header["position"] = wire.REGION_MAGIC, warp.claim & 0xFFFFFFFF
         header["kernel_id"], header["warp"], header["main_bytes"] = KERNEL, warp.number, warp.main
         header["grid"], header["block"], header["stride"] = 1, wire.pack_block(32, 1, 1), 8
+        header["capacity"] = wire.pack_capacity(warp.main, 0)
         assert not self.memory.bytes[warp.offset : warp.offset + size].any(), "a claimed region begins empty"
         self.memory.write(warp.offset, header)
 

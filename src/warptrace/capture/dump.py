@@ -19,6 +19,7 @@ from ..wire import (
     SITE_MASK,
     PayloadType,
     unpack_block,
+    unpack_capacity,
     unpack_cluster,
 )
 from .format import REGION_OFFSET_FIELD
@@ -122,10 +123,11 @@ def _region_fields(header: np.void, stored: int) -> str:
     closed = int(header["closed"]) == CLOSED_MAGIC
     block = unpack_block(np.array([header["block"]]))[0]
     cluster = unpack_cluster(np.array([header["cluster"]]))[0]
+    capacity = ",".join(str(int(n[0])) for n in unpack_capacity(np.array([header["capacity"]])))
     facts = [
         f"kernel {int(header['kernel_id']):016x}",
         f"grid_id {header['grid_id']}",
-        f"cta {_dims(header['cta'])} warp {header['warp']} sm {header['sm']} warp_slot {header['warp_slot']}",
+        f"cta {_dims(header['cta'])} warp {header['warp']} sm {header['sm']} capacity {capacity}",
         f"grid {_dims(header['grid'])} block {_dims(block)} cluster {_dims(cluster)}",
         f"position {header['position']} offset {header[REGION_OFFSET_FIELD]}",
         f"main_bytes {header['main_bytes']} lane_bytes {header['lane_bytes']} stride {header['stride']}",

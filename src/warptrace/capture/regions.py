@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..wire import CLOSED_MAGIC, LANE_HEADER_BYTES, REGION_ALIGN, REGION_DTYPE, REGION_HEADER_BYTES
+from ..wire import CLOSED_MAGIC, LANE_HEADER_BYTES, REGION_ALIGN, REGION_DTYPE, REGION_HEADER_BYTES, unpack_capacity
 from .format import (
     LANE_STREAM_DTYPE,
     REGION_OFFSET_FIELD,
@@ -139,17 +139,19 @@ def _gather(lines: U8, starts: I64, size: int) -> U8:
 
 def _compact_part(memory: U8, headers: NDArray[np.void]) -> CompactRegions:
     main_bytes, lane_bytes, stride = (int(headers[k][0]) for k in ("main_bytes", "lane_bytes", "stride"))
+    most_main, most_lane = unpack_capacity(headers["capacity"])
     main = memory[:, REGION_HEADER_BYTES : REGION_HEADER_BYTES + main_bytes]
     closed = headers["closed"] == CLOSED_MAGIC
-    stored, slots = _written(main, stride, closed, headers["advance"])
-    lanes, lane_slots = _compact_lanes(memory[:, REGION_HEADER_BYTES + main_bytes :], lane_bytes, stride)
+    stored, slots = _written(main, stride, closed, headers["advance"], most_main)
+    lanes, lane_slots = _compact_lanes(memory[:, REGION_HEADER_BYTES + main_bytes :], lane_bytes, stride, most_lane)
     return CompactRegions(headers, stored, lanes, slots, lane_slots)
 
 
 def _written(
-    blocks: U8, stride: int, closed: NDArray[np.bool_], advance: NDArray[np.uint32]
+    blocks: U8, stride: int, closed: NDArray[np.bool_], advance: NDArray[np.uint32], most: I64
 ) -> tuple[NDArray[np.uint32], NDArray[np.void]]:
-    """(stored (n,), slots) of n blocks of slots: the prefix whose codes are not 0, at most ``advance`` if closed."""
+    """(stored (n,), slots) of n blocks of slots: the prefix whose codes are not 0, at most ``advance`` if closed, and
+    ``most`` bytes: what lies behind is what found no room."""
     capacity = blocks.shape[1] // stride
     whole = blocks[:, : capacity * stride]
     codes = whole.view("<u4")[:, 1 :: stride // 4]
@@ -158,13 +160,16 @@ def _written(
         stored = np.where(empty.any(axis=1), empty.argmax(axis=1), capacity)
     else:
         stored = np.zeros(len(blocks), np.int64)
+    stored = np.minimum(stored, most // stride)
     stored = np.where(closed, np.minimum(stored, advance // stride), stored)
     mask = np.arange(capacity) < stored[:, None]
     slots = whole.view("<u8" if stride == 8 else "<c16")[mask]
     return stored.astype(np.uint32), slots.view(slot_dtype(stride))
 
 
-def _compact_lanes(memory: U8, lane_bytes: int, stride: int) -> tuple[NDArray[np.void], NDArray[np.void]]:
+def _compact_lanes(
+    memory: U8, lane_bytes: int, stride: int, most: I64
+) -> tuple[NDArray[np.void], NDArray[np.void]]:
     """(table, slots) of the lane blocks of regions, memory (n, 31 * lane_bytes), that led any event."""
     if lane_bytes == 0:
         return np.zeros(0, LANE_STREAM_DTYPE), np.zeros(0, slot_dtype(stride))
@@ -176,7 +181,7 @@ def _compact_lanes(memory: U8, lane_bytes: int, stride: int) -> tuple[NDArray[np
     head = rows[:, :LANE_HEADER_BYTES].copy().view("<u4")
     closed = head[:, 1] == CLOSED_MAGIC
     body = np.ascontiguousarray(rows[:, LANE_HEADER_BYTES:])
-    stored, slots = _written(_cut(body, stride), stride, closed, head[:, 0])
+    stored, slots = _written(_cut(body, stride), stride, closed, head[:, 0], most[region])
     table = np.zeros(len(region), LANE_STREAM_DTYPE)
     table["region"], table["lane"], table["stored"] = region, lane + 1, stored
     table["advance"] = np.where(closed, head[:, 0], 0)

@@ -68,6 +68,11 @@ def options_parser() -> Parser:
         action=argparse.BooleanOptionalAction,
         help="keep the raw capture, which `warptrace postprocess` reads (default: keep)",
     )
+    group.add_argument(
+        "--untraced-build",
+        action=argparse.BooleanOptionalAction,
+        help="also compile kernels without events, to tell what tracing costs in registers (default: do)",
+    )
     group.add_argument("--working-dir", metavar="DIR", help="folder in which the command runs (default: here)")
     group.add_argument("--json-gz", action="store_true", help="write the JSON compressed, as .trace.json.gz")
     group.add_argument(
@@ -99,6 +104,7 @@ class Request:
     max_events_per_warp: int | None
     json_gz: bool
     payload_in_name: bool
+    untraced_build: bool
 
     @classmethod
     def from_options(cls, options: argparse.Namespace) -> Request:
@@ -116,6 +122,7 @@ class Request:
             max_events_per_warp=given.get("max_ts_cnt_per_warp"),
             json_gz=given.get("json_gz", False),
             payload_in_name=given.get("payload_in_name", False),
+            untraced_build=given.get("untraced_build", True),
         )
         if request.postprocess == "none" and not request.keep:
             raise UsageError("--postprocess none with --no-keep would leave nothing: drop one of the two")
@@ -128,6 +135,7 @@ class Request:
             buffer_bytes=self.buffer_bytes,
             max_events_per_warp=self.max_events_per_warp,
             log_level=self.log_level,
+            untraced_build=self.untraced_build,
         )
 
 

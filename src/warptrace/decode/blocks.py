@@ -13,10 +13,11 @@ import numpy as np
 from ..capture import RegionBatch
 from ..trace import RANGE_STACK, RANGE_TOKEN, Markers, Ranges
 from ..wire import SITE_MASK, EventKind
-from .clocks import ClockMap
+from .clocks import F64, ClockMap
 from .events import Events, Streams, build_events, clock_faults, last_cycles
 from .pairing import UNPAIRED, Pairing, pair
 from .tables import I32, I64, U8, U64, Bool, Regions, SiteTable
+from .wraps import settle_wraps
 
 BLOCK_EVENTS = 1 << 18
 MOST_THREADS = 4
@@ -27,7 +28,7 @@ Table = TypeVar("Table", Ranges, Markers)
 @dataclass(frozen=True)
 class Source:
     """All that a block is decoded from. ``launch``, ``row`` (in Warps), ``cycles`` (of the entry, since its clock's
-    origin) and ``time0`` (that origin in ns since the epoch): one a region."""
+    origin), ``time0`` (that origin in ns since the epoch) and ``nominal`` (ns per cycle, 0: unknown): one a region."""
 
     regions: Regions
     streams: Streams
@@ -38,6 +39,7 @@ class Source:
     row: I64
     cycles: I64
     time0: I64
+    nominal: F64
 
     def part(self, first: int, stop: int) -> Source:
         """The regions ``first`` to ``stop`` - 1."""
@@ -52,6 +54,7 @@ class Source:
             row=self.row[rows],
             cycles=self.cycles[rows],
             time0=self.time0[rows],
+            nominal=self.nominal[rows],
         )
 
 
@@ -114,38 +117,24 @@ def _concatenated(kind: type[Table], tables: list[Table]) -> Table:
 
 
 def _decode_block(source: Source) -> Found:
-    events = build_events(source.regions, source.streams, source.batches)
-    site = _sites(source, events)
-    kind = source.table.kind[site]
-    pairing = pair(source.regions, source.streams, events, kind, _slack(source))
-    last = last_cycles(source.streams, events.cycle, len(source.regions))
-    after_exit, long_gap = clock_faults(source.regions, last)
-    columns = _Columns(source, events, site, _event_ns(source, events, last))
+    regions, streams, table = source.regions, source.streams, source.table
+    events = build_events(regions, streams, source.batches)
+    site = table.rows(regions.headers["kernel_id"], events.region, events.code & SITE_MASK)
+    events, wraps = settle_wraps(regions, streams, events, table.anchor[site], source.nominal)
+    kind = table.kind[site]
+    pairing = pair(regions, streams, events, kind, _slack(source))
+    last = last_cycles(streams, events.cycle, len(regions))
+    after_exit, long_gap = clock_faults(regions, last)
+    columns = _Columns(source, events, site, _event_ns(source, events))
     return Found(
         ranges=columns.ranges(kind, pairing),
         markers=columns.markers(kind),
         last_ns=source.time0 + source.clock.to_ns(source.clock.group, source.cycles + last),
         last_cycle=last,
         after_exit=after_exit,
-        long_gap=long_gap,
+        long_gap=(long_gap & ~wraps.settled) | wraps.unsure,
         doubts=_doubts(source, events, site, pairing),
     )
-
-
-def _sites(source: Source, events: Events) -> I32:
-    """Row of the site table of each event."""
-    table = source.table
-    ids, number = np.unique(source.regions.headers["kernel_id"], return_inverse=True)
-    kernel = np.array([table.index.get(int(k), len(table.index)) for k in ids], np.int64)[number.reshape(-1)]
-    base, most = table.base[kernel].astype(np.int32), table.ids[kernel].astype(np.int32)
-    at = (events.code & SITE_MASK).astype(np.int32)
-    if len(ids) == 1:
-        np.minimum(at, most[0], out=at)
-        at += base[0]
-    else:
-        np.minimum(at, most[events.region], out=at)
-        at += base[events.region]
-    return table.lut[at]
 
 
 def _slack(source: Source) -> I64:
@@ -156,21 +145,21 @@ def _slack(source: Source) -> I64:
     return slack[number.reshape(-1)]
 
 
-def _event_ns(source: Source, events: Events, last: I64) -> I64:
-    """ns since the epoch of each event. A warp mostly lies inside one piece of its clock's map."""
-    clock = source.clock
-    first_piece = clock.piece(clock.group, source.cycles)
-    last_piece = clock.piece(clock.group, source.cycles + last)
-    region = events.region
-    x = (source.cycles - clock.x0[first_piece])[region]
-    x += events.cycle
-    x *= clock.rate[first_piece][region]
-    x += clock.t[first_piece][region]
-    ns = np.rint(x, out=x).astype(np.int64)
-    across = first_piece != last_piece
-    if across.any():
-        rows = np.flatnonzero(across[region])
-        ns[rows] = clock.to_ns(clock.group[region[rows]], source.cycles[region[rows]] + events.cycle[rows])
+def _event_ns(source: Source, events: Events) -> I64:
+    """ns since the epoch of each event."""
+    clock, region = source.clock, events.region
+    group = clock.group
+    first, last = clock.first[group], clock.first[group + 1] - 1 - clock.first[group]
+    if not last.any():
+        x = source.cycles.astype(np.float64)[region]
+        x += events.cycle
+        x *= clock.rate[first][region]
+        x += clock.t[first][region]
+        ns = np.rint(x, out=x).astype(np.int64)
+    else:
+        cycle = source.cycles[region]
+        cycle += events.cycle
+        ns = clock.to_ns_in(first[region], last[region], clock.shift[group][region], cycle)
     ns += source.time0[region]
     return ns
 

@@ -1,10 +1,15 @@
 """SM cycles -> nanoseconds.
 
-The cycle counters of different SMs are unrelated and their rates differ by up to 0.7 %, so every SM of every launch
-gets a clock of its own from its *anchors*: the pairs (%clock64, %globaltimer) that its warps read at entry and exit.
-%globaltimer steps by 32 ns, so an anchor (c, g) says that the true time at cycle c lies in [g, g + 32), give or take
-a small margin. The rate is the one that leaves most room between all these bounds, the offset the middle of what
-room is left; half the room is the uncertainty.
+The cycle counters of different SMs are unrelated, their rates differ by up to 0.7 %, and they move inside a launch
+(H200 under power limit: from 1.98 to 1.6 GHz in 4 us, and on between 1.6 and 1.3). So every SM of every launch gets a
+clock of its own from its *anchors*: the pairs (cycle, %globaltimer) that its warps read at entry, at exit and in the
+records of anchor sites. %globaltimer steps by 32 ns, so an anchor (c, g) says that the true time at cycle c lies in
+[g, g + 32), give or take a small margin.
+
+Where one line fits all anchors the map is that line: its rate is the one that leaves most room between all bounds, the
+offset the middle of what room is left. Where none does, because the rate moved, or where it says less, the map follows
+the middle of the envelope of all clocks that fit (see :mod:`.envelope`). ``uncertainty`` says how far the truth can
+be from the map.
 
 All arithmetic is relative: cycles to the first of the SM in the launch, times to the first globaltimer there, as
 float64 (exact integers up to 2**53); absolute nanoseconds only ever exist as integers.
@@ -12,13 +17,17 @@ float64 (exact integers up to 2**53); absolute nanoseconds only ever exist as in
 
 from __future__ import annotations
 
+import os
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .tables import I64, Regions
+from . import envelope
+from .envelope import WANDER
+from .tables import I64, Bool, Regions
 
 F64 = NDArray[np.float64]
 
@@ -26,25 +35,42 @@ TICK_NS = 32.0
 MARGIN_NS = 4.0
 """How far two SMs' %globaltimer, and the clock inside 10 us, were seen to wander."""
 RATE_SPREAD = 0.007
-"""Most that the rates of two SMs of a device differ."""
+"""Most that the rates of two SMs of a device differ while neither moves."""
 OWN_RATE_NS = 6000.0
 """An SM's own anchors, this far apart, tell its rate better than RATE_SPREAD."""
-PIECE_NS = 500_000.0
-"""Longer launches are mapped in pieces of this length, where there are anchors: rates move."""
-PIECE_RATE_NS = 200_000.0
-"""Anchors of one piece, this far apart, tell the piece's own rate; else the SM's rate over the launch is used."""
 ANCHORS = 32
-"""Anchors used for one fit; more only make the bounds tighter than the clock is steady."""
+"""Anchors used for one line; more only make the bounds tighter than the clock is steady."""
 RATE_STEPS = 16
 GOLDEN = 0.6180339887498949
 NOMINAL_SPREAD = 0.25
-"""How far below or above its nominal clock an SM may run."""
+"""How far below or above its nominal clock an SM may run where nothing else is known."""
 POOLED_GOOD = 0.003
 """Relative error of a launch's pooled rate up to which it is used."""
 BENT_NS = 2.0
-"""A long launch's anchors may be this far off one line before it is mapped in pieces."""
+"""Anchors may be this far off one line before the rate counts as moving."""
 BAD_NS = 64.0
-"""An anchor this far off its map is reported."""
+"""An anchor this far off its map, and farther than the map's uncertainty, is reported."""
+TRY_NS, TRY_ANCHORS = 50_000.0, 8
+"""From this length and this many anchors on, the envelope may say more than a line does."""
+MOVED = 1e-3
+"""Relative change of rate from which a launch's clock counts as having moved."""
+BIN_SHIFT, BIN_ANCHORS = 10, 3
+"""So many anchors are kept of every 1024 cycles of an SM, about half a microsecond."""
+PART_ANCHORS, MOST_THREADS = 1 << 15, 4
+CELLS = 4
+"""Of a map, for every anchor."""
+LEAST_CELL, ONE_CELL = 8, 62
+"""Log2 of the cycles of a cell of a map: the smallest (an eighth of a microsecond), and one that holds everything."""
+
+
+@dataclass(frozen=True)
+class EventAnchors:
+    """Anchors that events carry: ``region`` (row of Regions), ``cycle`` since its entry, ``timer``: all bits of
+    %globaltimer, in ns. (n,) each, in any order."""
+
+    region: I64
+    cycle: I64
+    timer: I64
 
 
 @dataclass(frozen=True)
@@ -52,10 +78,14 @@ class ClockMap:
     """Piecewise linear maps, one a group = (launch, SM).
 
     ``group`` (n,): group of each region. ``cycle0``/``time0`` (g,): origins of a group, in cycles and in ns of
-    %globaltimer. Pieces of all groups: group ``k`` has pieces ``first[k] .. first[k + 1] - 1``; a piece maps cycles
-    ``x`` since cycle0 to ``t + rate * (x - x0)`` ns since time0, from ``begin`` on. ``uncertainty`` (g,) ns
-    up to the ``last`` anchor (in cycles since cycle0), and ``rate_error`` ns more per cycle behind it;
-    ``violations`` (g,): anchors more than BAD_NS off.
+    %globaltimer. A group's map runs straight inside cells of ``1 << shift[k]`` cycles, the last of which has no end:
+    ``first[k] .. first[k + 1] - 1``, which begin at ``t`` ns since time0 and rise by ``rate`` ns a cycle.
+
+    ``uncertainty`` (g,) ns: how far the truth can be from the map at worst, up to the ``last`` anchor (in cycles since
+    cycle0); ``rate_error`` ns more per cycle behind it. ``typical`` (g,): the same where it is median. ``fastest``,
+    ``slowest`` (g,): mean ns per cycle of stretches of 10 us or more (of the whole, where there are none).
+    ``moved`` (g,): largest relative change of rate that its launch shows. ``violations`` (g,): anchors that
+    contradict their map; ``anchors`` (g,): of how many.
     """
 
     group: I64
@@ -64,13 +94,16 @@ class ClockMap:
     cycle0: I64
     time0: I64
     first: I64
-    begin: F64
-    x0: F64
+    shift: I64
     t: F64
     rate: F64
     uncertainty: F64
+    typical: F64
     last: F64
     rate_error: F64
+    fastest: F64
+    slowest: F64
+    moved: F64
     violations: I64
     anchors: I64
     source: NDArray[np.str_]
@@ -88,33 +121,21 @@ class ClockMap:
 
     def to_ns(self, group: I64, cycle: I64) -> I64:
         """Rounded ns since the group's time0 of (n,) cycles since the group's cycle0."""
-        piece = self.piece(group, cycle)
-        relative = cycle - self.x0[piece]
-        relative *= self.rate[piece]
-        relative += self.t[piece]
-        return np.rint(relative).astype(np.int64)
+        shift, first = self.shift[group], self.first[group]
+        return self.to_ns_in(first, self.first[group + 1] - 1 - first, shift, cycle.copy())
 
-    def piece(self, group: I64, cycle: I64 | F64) -> I64:
-        """Piece of the group's map that each of (n,) cycles since its cycle0 lies in."""
-        piece = self.first[group]
-        if len(self.x0) > len(self.cycle0):
-            piece = self._pieces(group, cycle.astype(np.float64), piece)
-        return piece
-
-    def _pieces(self, group: I64, x: F64, first: I64) -> I64:
-        """Piece of each cycle: one search over all groups, laid end to end."""
-        counts = np.diff(self.first)
-        many = counts[group] > 1
-        if not many.any():
-            return first
-        span = np.maximum.reduceat(self.begin, self.first[:-1]) + 1.0
-        shift = np.concatenate([[0.0], np.cumsum(span)])[:-1]
-        keys = self.begin + np.repeat(shift, counts)
-        wanted = np.clip(x[many], 0.0, span[group[many]] - 0.5) + shift[group[many]]
-        piece = first.copy()
-        found = np.searchsorted(keys, wanted, side="right") - 1
-        piece[many] = np.clip(found, first[many], self.first[group[many] + 1] - 1)
-        return piece
+    def to_ns_in(self, first: I64, last: I64, shift: I64, cycle: I64) -> I64:
+        """As :meth:`to_ns`, given for each cycle the first cell of its map, the number of its last cell and the log2 of
+        their cycles. Overwrites ``cycle``."""
+        cell = cycle >> shift
+        np.clip(cell, 0, last, out=cell)
+        cycle -= cell << shift
+        cell += first
+        ns = cycle.astype(np.float64)
+        ns *= self.rate[cell]
+        ns += self.t[cell]
+        np.rint(ns, out=ns)
+        return ns.astype(np.int64)
 
 
 @dataclass(frozen=True)
@@ -144,9 +165,14 @@ class _Fit:
     room: F64
 
 
-def fit_clocks(regions: Regions, launch: I64, nominal_khz: dict[tuple[int, int], int]) -> ClockMap:
-    """The clock maps of all (launch, SM). ``nominal_khz``: SM clock by (process, device), used only where no launch
-    of the device tells its rate. An empty input gives an empty map."""
+def fit_clocks(
+    regions: Regions,
+    launch: I64,
+    nominal_khz: dict[tuple[int, int], int],
+    events: EventAnchors | None = None,
+) -> ClockMap:
+    """The clock maps of all (launch, SM). ``nominal_khz``: SM clock by (process, device): the rate where no launch of
+    the device tells it, and the fastest that a clock which moves is thought to run. No regions give an empty map."""
     h = regions.headers
     key = launch * (int(h["sm"].max(initial=0)) + 1) + h["sm"]
     unique, first_row, group = np.unique(key, return_index=True, return_inverse=True)
@@ -154,33 +180,45 @@ def fit_clocks(regions: Regions, launch: I64, nominal_khz: dict[tuple[int, int],
     group_launch, sm = launch[first_row], h["sm"][first_row].astype(np.int64)
     entry, gt = h["entry_clock"].astype(np.int64), h["entry_globaltimer"].astype(np.int64)
     cycle0, time0 = _minimum(entry, group, len(unique)), _minimum(gt, group, len(unique))
-    anchors = _collect(regions, group, cycle0, time0)
+    anchors, counts = _collect(regions, group, cycle0, time0, events)
     device = regions.process[first_row].astype(np.int64) << 32 | regions.device[first_row]
+    nominal = ns_per_cycle(regions, nominal_khz)[first_row]
     thin = _thin(anchors)
-    prior, spread, source = _prior_rates(thin, group_launch, device, nominal_khz)
+    prior, spread, source = _prior_rates(thin, group_launch, device, nominal)
     whole, uncertainty, rate_error = _fit_groups(thin, prior, spread)
     source = np.where(thin.span(thin.g) >= OWN_RATE_NS, "sm", source)
-    pieces, uncertainty = _split(anchors, whole, uncertainty)
-    off = _distance(anchors, pieces)
+    lines = _lines(anchors, whole, uncertainty, rate_error)
+    maps, moved = _follow(anchors, lines, group_launch, nominal)
+    off = _distance(anchors, maps)
     worst = _worst(anchors, off)
+    inside = worst <= 0
+    wrong = off > np.maximum(maps.worst, BAD_NS)[anchors.cell]
     return ClockMap(
         group=group,
         launch=group_launch,
         sm=sm,
         cycle0=cycle0,
         time0=time0,
-        first=pieces.first,
-        begin=pieces.begin,
-        x0=pieces.x0,
-        t=pieces.t,
-        rate=pieces.rate,
-        uncertainty=np.where(worst > 0, np.maximum(uncertainty, worst + MARGIN_NS), uncertainty),
+        first=maps.grid.first,
+        shift=maps.grid.shift,
+        t=maps.grid.t,
+        rate=maps.grid.rate,
+        uncertainty=_stated(np.where(inside, maps.worst, np.maximum(maps.worst, worst + MARGIN_NS)), maps),
+        typical=_stated(maps.typical, maps),
         last=anchors.span(anchors.x),
-        rate_error=rate_error,
-        violations=np.bincount(anchors.cell[off > BAD_NS], minlength=len(unique)).astype(np.int64),
-        anchors=anchors.counts,
+        rate_error=maps.rate_error,
+        fastest=maps.fastest,
+        slowest=maps.slowest,
+        moved=moved,
+        violations=np.bincount(anchors.cell[wrong], minlength=len(unique)).astype(np.int64),
+        anchors=counts,
         source=source,
     )
+
+
+def _stated(uncertainty: F64, maps: _Maps) -> F64:
+    """With the rounding to whole ns, and the cycle within which an event took place."""
+    return uncertainty + 0.5 + maps.slowest
 
 
 def _minimum(values: I64, group: I64, n: int) -> I64:
@@ -189,16 +227,47 @@ def _minimum(values: I64, group: I64, n: int) -> I64:
     return result
 
 
-def _collect(regions: Regions, group: I64, cycle0: I64, time0: I64) -> _Anchors:
-    """Entry and exit anchors of all groups, sorted by (group, cycle)."""
+def _collect(
+    regions: Regions, group: I64, cycle0: I64, time0: I64, events: EventAnchors | None
+) -> tuple[_Anchors, I64]:
+    """(anchors of all groups, sorted by (group, cycle), not more than BIN_ANCHORS of 2**BIN_SHIFT cycles; how many each
+    group had)."""
     h, closed = regions.headers, regions.closed
-    cells = np.concatenate([group, group[closed]])
-    x = np.concatenate([h["entry_clock"], h["exit_clock"][closed]]).astype(np.int64) - cycle0[cells]
-    g = np.concatenate([h["entry_globaltimer"], h["exit_globaltimer"][closed]]).astype(np.int64) - time0[cells]
-    order = _order(cells, x)
-    cells = cells[order]
-    first = np.searchsorted(cells, np.arange(len(cycle0)))
-    return _Anchors(x[order].astype(np.float64), g[order].astype(np.float64), cells, first)
+    entry, timer = h["entry_clock"].astype(np.int64), h["entry_globaltimer"].astype(np.int64)
+    cells = [group, group[closed]]
+    x = [entry, h["exit_clock"][closed].astype(np.int64)]
+    g = [timer, h["exit_globaltimer"][closed].astype(np.int64)]
+    if events is not None:
+        cells.append(group[events.region])
+        x.append(entry[events.region] + events.cycle)
+        g.append(events.timer)
+    cell = np.concatenate(cells)
+    xs, gs = np.concatenate(x) - cycle0[cell], np.concatenate(g) - time0[cell]
+    order = _order(cell, xs)
+    cell, xs, gs = cell[order], xs[order], gs[order]
+    counts = np.bincount(cell, minlength=len(cycle0)).astype(np.int64)
+    if len(cell) > BIN_ANCHORS * len(counts):
+        keep = _few_a_bin(cell, xs >> BIN_SHIFT)
+        cell, xs, gs = cell[keep], xs[keep], gs[keep]
+    first = np.searchsorted(cell, np.arange(len(cycle0)))
+    return _Anchors(xs.astype(np.float64), gs.astype(np.float64), cell, first), counts
+
+
+def _few_a_bin(cell: I64, number: I64) -> Bool:
+    """BIN_ANCHORS of each bin of each cell, evenly by rank, and the first and the last of each cell."""
+    new_cell = np.concatenate([[True], cell[1:] != cell[:-1]])
+    new = new_cell.copy()
+    new[1:] |= number[1:] != number[:-1]
+    first = np.flatnonzero(new)
+    counts = np.diff(first, append=len(cell))
+    rank = np.arange(len(cell)) - np.repeat(first, counts)
+    n = np.repeat(counts, counts)
+    keep = (n <= BIN_ANCHORS) | (rank * BIN_ANCHORS // n != (rank - 1) * BIN_ANCHORS // n)
+    keep |= new_cell
+    keep[:-1] |= new_cell[1:]
+    keep[-1:] = True
+    result: Bool = keep
+    return result
 
 
 def _order(cells: I64, x: I64) -> I64:
@@ -225,7 +294,7 @@ def _thin(anchors: _Anchors) -> _Anchors:
 
 # ---------------------------------------------------------------------------------------------------------- rates
 def _prior_rates(
-    anchors: _Anchors, launch: I64, device: I64, nominal_khz: dict[tuple[int, int], int]
+    anchors: _Anchors, launch: I64, device: I64, nominal: F64
 ) -> tuple[F64, F64, NDArray[np.str_]]:
     """(ns per cycle that each group starts from, how far from it the group's rate may be, relative, and where it
     comes from): the launch's SMs pooled, else the device's launches pooled, else the nominal clock."""
@@ -234,7 +303,6 @@ def _prior_rates(
     source = np.full(len(dx), "launch", dtype="<U8")
     device_code = np.unique(device, return_inverse=True)[1].reshape(-1).astype(np.int64)
     device_rate, device_error = _pooled(dx, dg, device_code)
-    nominal = np.array([_nominal(int(d), nominal_khz) for d in device], np.float64)
     use_device = (error > POOLED_GOOD) & (device_error < error)
     rate, error = np.where(use_device, device_rate, rate), np.where(use_device, device_error, error)
     source[use_device] = "device"
@@ -257,6 +325,15 @@ def _pooled(dx: F64, dg: F64, pool: I64) -> tuple[F64, F64]:
         error = TICK_NS / np.sqrt(6.0) / (rate * np.sqrt(xx))
     error[~(rate > 0)] = np.inf
     return rate[pool], error[pool]
+
+
+def ns_per_cycle(regions: Regions, nominal_khz: dict[tuple[int, int], int]) -> F64:
+    """Nominal ns per cycle of each region's SM, 0 where it is not known."""
+    device = regions.process.astype(np.int64) << 32 | regions.device
+    unique, number = np.unique(device, return_inverse=True)
+    values = np.array([_nominal(int(d), nominal_khz) for d in unique], np.float64)
+    result: F64 = values[number.reshape(-1)]
+    return result
 
 
 def _nominal(device: int, nominal_khz: dict[tuple[int, int], int]) -> float:
@@ -347,32 +424,58 @@ def _edge(anchors: _Anchors, inside: F64, outside: F64, enough: F64) -> F64:
     return inside
 
 
-# --------------------------------------------------------------------------------------------------------- pieces
+# ----------------------------------------------------------------------------------------------------------- maps
 @dataclass(frozen=True)
-class _Pieces:
-    """The maps of all groups, as in ClockMap."""
+class _Maps:
+    """The maps of some groups, as in ClockMap."""
 
-    first: I64
-    begin: F64
-    x0: F64
-    t: F64
-    rate: F64
+    grid: envelope.Grid
+    worst: F64
+    typical: F64
+    rate_error: F64
+    fastest: F64
+    slowest: F64
+
+    def put(self, groups: I64, other: _Maps) -> _Maps:
+        """These maps, with those of ``groups`` (in order) taken from ``other``."""
+        columns = [c.copy() for c in (self.worst, self.typical, self.rate_error, self.fastest, self.slowest)]
+        for column, theirs in zip(
+            columns, (other.worst, other.typical, other.rate_error, other.fastest, other.slowest), strict=True
+        ):
+            column[groups] = theirs
+        shift, counts = self.grid.shift.copy(), np.diff(self.grid.first)
+        shift[groups], counts[groups] = other.grid.shift, np.diff(other.grid.first)
+        changed = np.zeros(len(counts), np.bool_)
+        changed[groups] = True
+        inside, kept = np.repeat(changed, counts), np.repeat(~changed, np.diff(self.grid.first))
+        first = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        t, rate = np.empty(int(first[-1])), np.empty(int(first[-1]))
+        t[inside], t[~inside] = other.grid.t, self.grid.t[kept]
+        rate[inside], rate[~inside] = other.grid.rate, self.grid.rate[kept]
+        return _Maps(envelope.Grid(first, shift, t, rate), *columns)
+
+    def some(self, which: Bool) -> _Maps:
+        """The maps of some of the groups."""
+        counts = np.diff(self.grid.first)
+        cells = np.repeat(which, counts)
+        first = np.concatenate([[0], np.cumsum(counts[which])]).astype(np.int64)
+        grid = envelope.Grid(first, self.grid.shift[which], self.grid.t[cells], self.grid.rate[cells])
+        columns = (self.worst, self.typical, self.rate_error, self.fastest, self.slowest)
+        return _Maps(grid, *(c[which] for c in columns))
 
 
-def _one_piece(fit: _Fit) -> _Pieces:
-    zero = np.zeros(len(fit.rate))
-    return _Pieces(np.arange(len(fit.rate) + 1), zero, zero, fit.offset, fit.rate)
+def _lines(anchors: _Anchors, fit: _Fit, uncertainty: F64, rate_error: F64) -> _Maps:
+    """One cell a group."""
+    n = len(fit.rate)
+    grid = envelope.Grid(np.arange(n + 1), np.full(n, ONE_CELL), fit.offset, fit.rate)
+    wander = WANDER / 2 * anchors.span(anchors.g) if n else uncertainty
+    worst = uncertainty + wander
+    return _Maps(grid, worst, worst, rate_error + WANDER * fit.rate, fit.rate, fit.rate)
 
 
-def _distance(anchors: _Anchors, pieces: _Pieces) -> F64:
+def _distance(anchors: _Anchors, maps: _Maps) -> F64:
     """How far each anchor is outside of its bounds, in ns; negative inside. The anchors' cells are all groups."""
-    none = np.zeros(len(pieces.first) - 1, np.int64)
-    clock = ClockMap(
-        none, none, none, none, none, pieces.first, pieces.begin, pieces.x0, pieces.t, pieces.rate,
-        pieces.t, pieces.t, pieces.t, none, none, np.zeros(0, dtype="<U1"),
-    )  # fmt: skip
-    piece = clock.piece(anchors.cell, anchors.x)
-    mapped = pieces.t[piece] + pieces.rate[piece] * (anchors.x - pieces.x0[piece])
+    mapped = envelope.value(maps.grid, anchors.cell, anchors.x)
     return np.maximum(anchors.g - MARGIN_NS - mapped, mapped - anchors.g - TICK_NS - MARGIN_NS)
 
 
@@ -380,68 +483,114 @@ def _worst(anchors: _Anchors, values: F64) -> F64:
     return np.maximum.reduceat(values, anchors.first) if len(anchors.first) else np.zeros(0)
 
 
-def _split(anchors: _Anchors, whole: _Fit, uncertainty: F64) -> tuple[_Pieces, F64]:
-    """(pieces, uncertainty) of all groups: one line each, unless a group is long and one line does not fit it.
+def _follow(anchors: _Anchors, lines: _Maps, launch: I64, nominal: F64) -> tuple[_Maps, F64]:
+    """(the maps, the change of rate that each group's launch shows).
 
-    Then the anchors of every PIECE_NS give one knot in their middle; the map runs straight from knot to knot, so it is
-    continuous and increasing.
+    Groups whose anchors fit no line get a map that follows them; so do those where that says more. In a launch whose
+    clock moved, the rest get one too: nothing says that it did not move in them.
     """
-    simple = _one_piece(whole)
-    if not len(whole.rate):
-        return simple, uncertainty
-    bent = (anchors.span(anchors.g) > 2 * PIECE_NS) & (_worst(anchors, _distance(anchors, simple)) > BENT_NS)
-    if not bent.any():
-        return simple, uncertainty
-    group, x, t, room = _knots(anchors, whole, bent)
-    same = group[1:] == group[:-1]
-    owner, x0, t0 = group[:-1][same], x[:-1][same], t[:-1][same]
-    rate = (t[1:][same] - t0) / (x[1:][same] - x0)
-    counts = np.where(bent, np.bincount(owner, minlength=len(bent)), 1)
+    moved = np.zeros(len(lines.worst))
+    if not len(moved):
+        return lines, moved
+    bent = _worst(anchors, _distance(anchors, lines)) > BENT_NS
+    worth = (anchors.span(anchors.g) >= TRY_NS) & (anchors.counts >= TRY_ANCHORS)
+    fast, slow = _widest(lines, launch, nominal)
+    groups = np.flatnonzero((bent | worth) & (anchors.span(anchors.x) > 0))
+    maps, own = lines, moved.copy()
+    if len(groups):
+        found, own[groups] = _envelopes(anchors, groups, fast, slow)
+        better = bent[groups] | (found.worst < lines.worst[groups])
+        maps = lines.put(groups[better], found.some(better))
+    moved = _launch_motion(own, launch)
+    rest = np.flatnonzero((moved > MOVED) & ~bent & (anchors.span(anchors.x) > 0))
+    if len(rest):
+        low, high = lines.slowest[rest] * (1 - 2 * moved[rest]), lines.slowest[rest] * (1 + 2 * moved[rest])
+        fast[rest], slow[rest] = np.maximum(fast[rest], low), np.minimum(slow[rest], high)
+        maps = maps.put(rest, _envelopes(anchors, rest, fast, slow)[0])
+    return maps, moved
+
+
+def _widest(lines: _Maps, launch: I64, nominal: F64) -> tuple[F64, F64]:
+    """Least and most ns per cycle that a clock which moves may have: from nominal, or a little faster than the fastest
+    line of its launch, to half of that, or a third slower than the slowest line."""
+    n = int(launch.max()) + 1
+    fastest, slowest = np.full(n, np.inf), np.zeros(n)
+    np.minimum.at(fastest, launch, lines.fastest)
+    np.maximum.at(slowest, launch, lines.slowest)
+    unknown = np.where(nominal > 0, 0.99 * nominal, (1 - NOMINAL_SPREAD) * fastest[launch])
+    fast = np.minimum(unknown, 0.97 * fastest[launch])
+    return fast, np.maximum(2 * fast, slowest[launch] * 4 / 3)
+
+
+def _launch_motion(own: F64, launch: I64) -> F64:
+    """The largest change of rate in each group's launch; the second largest where three groups or more could tell: one
+    SM with false anchors is no sign that the clock moved."""
+    order = np.lexsort((-own, launch))
+    first = np.flatnonzero(np.concatenate([[True], np.diff(launch[order]) != 0]))
+    counts = np.diff(first, append=len(order))
+    pick = order[first + (counts >= 3)]
+    result = np.zeros(int(launch.max()) + 1)
+    result[launch[pick]] = own[pick]
+    return result[launch]
+
+
+def _envelopes(anchors: _Anchors, groups: I64, fast: F64, slow: F64) -> tuple[_Maps, F64]:
+    """(maps that follow the anchors, the change of rate that they prove) of some groups, part by part: the arrays of
+    a part stay in the cache."""
+    total = np.cumsum(anchors.counts[groups]) // PART_ANCHORS
+    parts = np.split(groups, np.flatnonzero(np.diff(total)) + 1)
+    with ThreadPoolExecutor(min(len(parts), os.cpu_count() or 1, MOST_THREADS)) as pool:
+        found = list(pool.map(lambda part: _envelope(anchors, part, fast[part], slow[part]), parts))
+    return _joined([maps for maps, _ in found]), np.concatenate([moved for _, moved in found])
+
+
+def _joined(parts: list[_Maps]) -> _Maps:
+    counts = np.concatenate([np.diff(p.grid.first) for p in parts])
     first = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-    inside = np.repeat(bent, counts)
-    columns = [np.zeros(int(first[-1])) for _ in range(4)]
-    for column, plain, knotted in zip(
-        columns, (np.zeros(len(bent)), np.zeros(len(bent)), whole.offset, whole.rate), (x0, x0, t0, rate), strict=True
-    ):
-        column[~inside], column[inside] = plain[~bent], knotted
-    columns[0][first[:-1]] = 0.0
-    return _Pieces(first, *columns), np.where(bent, room / 2, uncertainty)
+    shift, t, rate = (np.concatenate([getattr(p.grid, name) for p in parts]) for name in ("shift", "t", "rate"))
+    names = ("worst", "typical", "rate_error", "fastest", "slowest")
+    return _Maps(envelope.Grid(first, shift, t, rate), *(np.concatenate([getattr(p, n) for p in parts]) for n in names))
 
 
-def _knots(anchors: _Anchors, whole: _Fit, bent: NDArray[np.bool_]) -> tuple[I64, F64, F64, F64]:
-    """(group, x, t) of the knots of the bent groups, sorted, and the room (groups,) of their worst piece."""
-    use = bent[anchors.cell]
-    group, x, g = anchors.cell[use], anchors.x[use], anchors.g[use]
-    number = np.floor(x * whole.rate[group] / PIECE_NS)
-    new = np.concatenate([[True], (group[1:] != group[:-1]) | (number[1:] != number[:-1])])
-    cell = np.cumsum(new) - 1
-    cells = _thin(_Anchors(x, g, cell, np.flatnonzero(new)))
-    owner = group[new]
-    low, high = _own_bounds(cells)
-    own = cells.span(cells.g) >= PIECE_RATE_NS
-    fit = _fit(cells, np.where(own, low, whole.rate[owner]), np.where(own, high, whole.rate[owner]))
-    left = cells.x[cells.first]
-    right = left + cells.span(cells.x)
-    starts = np.flatnonzero(np.concatenate([[True], owner[1:] != owner[:-1]]))
-    ends = np.append(starts[1:], len(owner)) - 1
-    which = np.concatenate([starts, np.arange(len(owner)), ends])
-    at = np.concatenate([left[starts], (left + right) / 2, right[ends]])
-    order = np.lexsort((at, owner[which]))
-    which, at = which[order], at[order]
-    distinct = np.concatenate([[True], (np.diff(at) > 0) | (np.diff(owner[which]) != 0)])
-    which, at = which[distinct], at[distinct]
-    room = np.zeros(len(bent))
-    np.maximum.at(room, owner, np.abs(fit.room))
-    return owner[which], at, _rising(owner[which], fit.offset[which] + fit.rate[which] * at), room
+def _envelope(anchors: _Anchors, groups: I64, fast: F64, slow: F64) -> tuple[_Maps, F64]:
+    """As :func:`_envelopes`, with the limits of just these groups."""
+    e = envelope.fit_envelope(_bounds_of(anchors, groups), fast, slow)
+    a = e.anchors
+    last = a.x[a.first + a.counts - 1]
+    cells = np.maximum(last / (CELLS * a.counts), 1.0)
+    shift = np.clip(np.ceil(np.log2(cells)), LEAST_CELL, ONE_CELL).astype(np.int64)
+    grid, away = envelope.draw(e, shift)
+    gap = a.first + a.counts - 2
+    rate_error = e.limits.slow[gap] - e.limits.fast[gap]
+    mean = (e.low[gap + 1] + e.high[gap + 1] - e.low[a.first] - e.high[a.first]) / 2 / (a.x[gap + 1] - a.x[a.first])
+    fastest, slowest = (np.where(np.isfinite(r), r, mean) for r in (e.fastest, e.slowest))
+    worst = np.maximum.reduceat(away, a.first)
+    return _Maps(grid, worst, _median(a, away), rate_error, fastest, slowest), e.moved
 
 
-def _rising(group: I64, t: F64) -> F64:
-    """The times, each at least the one before it in its group: only clocks that are beyond trust need it."""
-    falling = (np.diff(t) < 0) & (group[1:] == group[:-1])
-    for k in np.unique(group[1:][falling]):
-        rows = group == k
-        t[rows] = np.maximum.accumulate(t[rows])
-    return t
+def _bounds_of(anchors: _Anchors, groups: I64) -> envelope.Anchors:
+    """The bounds of some groups; anchors at one cycle become one."""
+    counts = anchors.counts[groups]
+    begin = np.cumsum(counts) - counts
+    rows = np.arange(int(counts.sum())) + np.repeat(anchors.first[groups] - begin, counts)
+    x, g, cell = anchors.x[rows], anchors.g[rows], anchors.cell[rows]
+    first = np.flatnonzero(np.concatenate([[True], (np.diff(x) != 0) | (np.diff(cell) != 0)]))
+    low = np.maximum.reduceat(g, first) - MARGIN_NS
+    high = np.minimum.reduceat(g, first) + TICK_NS + MARGIN_NS
+    cell = cell[first]
+    return envelope.Anchors(x[first], low, high, np.flatnonzero(np.concatenate([[True], np.diff(cell) != 0])))
+
+
+def _median(a: envelope.Anchors, away: F64) -> F64:
+    """Median over the cycles of each group."""
+    group, step = np.repeat(np.arange(len(a.first)), a.counts), a.steps()
+    order = np.lexsort((away, group))
+    total = np.cumsum(step[order])
+    begin = np.concatenate([[0.0], total])[a.first]
+    half = (begin + total[a.first + a.counts - 1]) / 2
+    at = np.clip(np.searchsorted(total, half), a.first, a.first + a.counts - 1)
+    result: F64 = away[order][at]
+    return result
 
 
 def _uncertainty(anchors: _Anchors, fit: _Fit, low: F64, high: F64) -> tuple[F64, F64]:
@@ -464,18 +613,21 @@ def _uncertainty(anchors: _Anchors, fit: _Fit, low: F64, high: F64) -> tuple[F64
 
 
 def clock_facts(clock: ClockMap, launch: int) -> dict[str, Any]:
-    """What ``Trace.meta["clocks"]`` says of one launch."""
+    """What ``Trace.meta["clocks"]`` says of one launch. ``ns_per_cycle``: least and most, over 10 us or more;
+    ``rate_change``: the largest relative change that its anchors prove; ``uncertainty_ns``: at worst, and
+    ``typical_uncertainty_ns``: at most moments of most SMs."""
     groups = np.flatnonzero(clock.launch == launch)
-    first, last = clock.first[groups], clock.first[groups + 1]
     if not len(groups):
         return {"sms": 0}
-    rate = clock.rate[np.concatenate([np.arange(a, b) for a, b in zip(first, last, strict=True)])]
     return {
         "sms": len(groups),
         "anchors": int(clock.anchors[groups].sum()),
-        "pieces": int((last - first).max()),
-        "ns_per_cycle": [float(rate.min()), float(rate.max())],
+        "knots": int((clock.first[groups + 1] - clock.first[groups] + 1).sum()),
+        "ns_per_cycle": [float(clock.fastest[groups].min()), float(clock.slowest[groups].max())],
         "rate_from": sorted(set(clock.source[groups].tolist())),
+        "rate_change": float(clock.moved[groups].max()),
         "uncertainty_ns": float(clock.uncertainty[groups].max()),
+        "typical_uncertainty_ns": float(np.median(clock.typical[groups])),
         "anchors_off": int(clock.violations[groups].sum()),
+        "sms_off": int((clock.violations[groups] > 0).sum()),
     }

@@ -13,8 +13,9 @@ from ..capture import Capture
 from ..trace import Launch, Process, Trace, Warps
 from ..wire import unpack_block, unpack_cluster
 from .align import Alignment, align_devices, shifted_lost
+from .anchors import collect_anchors
 from .blocks import Source, decode_events
-from .clocks import ClockMap, clock_facts, fit_clocks
+from .clocks import ClockMap, clock_facts, fit_clocks, ns_per_cycle
 from .events import Streams, build_streams, region_cycles
 from .launches import LaunchKey, LaunchTable, assign_launches, codes, linear_warps
 from .problems import capture_problems, clock_problems, event_problems, launch_problems, stride_problems
@@ -76,13 +77,16 @@ def decode(captures: Sequence[Capture]) -> Trace:
     regions, launch = regions.select(launches.keep), launches.of_region[launches.keep]
     alignment = align_devices(captures, regions, lost)
     lost = shifted_lost(lost, alignment)
-    clock = _aligned(fit_clocks(regions, launch, _nominal_clocks(captures)), regions, alignment)
+    nominal = _nominal_clocks(captures)
+    anchors = collect_anchors(regions, batches, table, ns_per_cycle(regions, nominal))
+    clock = _aligned(fit_clocks(regions, launch, nominal, anchors), regions, alignment)
     identity, lost_warps, clock = _order(regions, launch, launches, lost, clock)
     streams = build_streams(identity.regions, batches)
     times = _times(identity.regions, lost_warps, clock, alignment)
     source = Source(
-        identity.regions, streams, batches, table, clock, identity.launch, identity.row, times.cycles, times.time0
-    )
+        identity.regions, streams, batches, table, clock, identity.launch, identity.row, times.cycles, times.time0,
+        ns_per_cycle(identity.regions, nominal),
+    )  # fmt: skip
     found = decode_events(source)
     end = np.where(identity.regions.closed, times.end, found.last_ns)
     warps = _warps(identity, lost_warps, streams, times, end)
@@ -127,7 +131,12 @@ def _meta(captures: Sequence[Capture]) -> dict[str, Any]:
     for capture in captures:
         counts.update({str(k): int(v) for k, v in capture.manifest.get("launches", {}).items()})
         uninstrumented += capture.manifest.get("uninstrumented", [])
-    return {"launch_counts": dict(sorted(counts.items())), "uninstrumented": sorted(set(uninstrumented))}
+    records = {k.kernel_id: k for capture in captures for k in capture.kernels.values() if k.build}
+    return {
+        "launch_counts": dict(sorted(counts.items())),
+        "uninstrumented": sorted(set(uninstrumented)),
+        "builds": [{"kernel_id": k.kernel_id, "kernel": k.name, "arch": k.arch, **k.build} for k in records.values()],
+    }
 
 
 def _nominal_clocks(captures: Sequence[Capture]) -> dict[tuple[int, int], int]:

@@ -135,7 +135,7 @@ def build_events(regions: Regions, streams: Streams, batches: Sequence[RegionBat
             _scatter(streams, rows[lanes], slots, clock, code, payload)
     region = np.repeat(streams.region.astype(np.int32), streams.stored)
     cycle = _unwrap(clock, regions.headers["entry_clock"].astype(np.uint32), streams)
-    return Events(region, code, payload, cycle, _positions(streams, region, cycle))
+    return Events(region, code, payload, cycle, positions(streams, region, cycle))
 
 
 def _scatter(
@@ -171,7 +171,7 @@ def _unwrap(clock: U32, entry: U32, streams: Streams) -> I64:
     return cycle
 
 
-def _positions(streams: Streams, region: I32, cycle: I64) -> I64 | None:
+def positions(streams: Streams, region: I32, cycle: I64) -> I64 | None:
     """Rank of each event once the lanes of a warp are merged by cycle; ties go by lane."""
     used = streams.region[streams.stored > 0]
     shared = used[1:][used[1:] == used[:-1]]

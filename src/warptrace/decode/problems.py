@@ -11,6 +11,7 @@ import numpy as np
 from ..capture import Capture
 from ..trace import Launch, Problem, Warps
 from ..wire import LOST_DTYPE
+from .clocks import MOVED
 from .tables import I64, Bool, SiteTable, distinct
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ PAIRING_TEXTS = {
     "ambiguous_end": "ended where more than one start could be meant",
 }
 MOST_SITES = 4
+MOVED_GOOD_NS = 500.0
+"""A launch whose clock moved is a problem if its times across SMs are no better than this."""
 
 
 def capture_problems(captures: Sequence[Capture]) -> list[Problem]:
@@ -141,17 +144,42 @@ def clock_problems(
     problems = []
     texts = (
         (after_exit, "warps have events after their exit: their times are not to be trusted"),
-        (long_gap, "warps were silent for 2**32 cycles or more: their events may be early by a multiple of that"),
+        (
+            long_gap,
+            "warps were silent for 2**32 cycles or more, and no anchor says where: their events may be early by a "
+            "multiple of that",
+        ),
     )
     for faulty, text in texts:
         counts = np.bincount(identity.launch[faulty], minlength=len(identity.keys))
         problems += [Problem("clock", int(n), f"{n} {text}", i) for i, n in enumerate(counts.tolist()) if n]
     for i, fact in enumerate(facts):
-        n = fact.get("anchors_off", 0)
-        if n:
-            text = f"{n} of {fact['anchors']} clock anchors do not fit their SM's clock map"
-            problems.append(Problem("clock", n, text, i))
-        if "none" in fact.get("rate_from", ()):
-            text = "the rate of the SM clock is not known: times count one ns a cycle"
-            problems.append(Problem("clock", 1, text, i))
+        problems += [Problem("clock", n, text, i) for n, text in _map_problems(fact)]
     return problems
+
+
+def _map_problems(fact: dict[str, Any]) -> list[tuple[int, str]]:
+    """(count, text) of what is wrong with the clock maps of a launch."""
+    found = []
+    good_to = fact.get("uncertainty_ns", 0.0)
+    n = fact.get("anchors_off", 0)
+    if n:
+        text = (
+            f"{n} of {fact['anchors']} clock anchors, on {fact['sms_off']} of {fact['sms']} SMs, contradict the "
+            f"others: times across SMs are good to {good_to:.0f} ns, while durations within a warp are exact in cycles"
+        )
+        found.append((n, text))
+    elif fact.get("rate_change", 0.0) > MOVED and good_to > MOVED_GOOD_NS:
+        text = (
+            f"the clock rate changed during the launch, by {fact['rate_change']:.1%}: times across SMs are good to "
+            f"{good_to:.0f} ns, while durations within a warp are exact in cycles (4 or more events in every pass of a "
+            "loop give times along the way)"
+        )
+        found.append((1, text))
+    if "none" in fact.get("rate_from", ()):
+        text = (
+            "the rate of the SM clock is not known: times count one ns a cycle (a launch of 10 us or more in the "
+            "same run tells the rate)"
+        )
+        found.append((1, text))
+    return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -129,9 +130,9 @@ def distinct(table: NDArray[np.void]) -> NDArray[np.void]:
 class SiteTable:
     """Sites of all kernels, and the way from (kernel, site id) to them.
 
-    ``sites`` and ``strings`` are those of the trace. Per site: ``kind``, ``payload``, ``mask`` (the payload's bits)
-    and ``name`` (index into ``strings``); one more row at the end stands for "unknown" (kind 0). ``lut`` maps
-    ``base[k] + min(site id, ids[k])`` to the row.
+    ``sites`` and ``strings`` are those of the trace. Per site: ``kind``, ``payload``, ``mask`` (the payload's bits),
+    ``name`` (index into ``strings``) and ``anchor`` (its records hold %globaltimer); one more row at the end stands
+    for "unknown" (kind 0). ``lut`` maps ``base[k] + min(site id, ids[k])`` to the row.
     """
 
     sites: tuple[TraceSite, ...]
@@ -140,11 +141,32 @@ class SiteTable:
     payload: U8
     mask: U64
     name: I32
+    anchor: Bool
     kernels: dict[int, KernelRecord]
     index: dict[int, int]
     base: I64
     ids: I64
     lut: I32
+
+    def rows(
+        self, kernel_id: NDArray[np.uint64], region: NDArray[np.integer[Any]], site: NDArray[np.integer[Any]]
+    ) -> I32:
+        """Row of each of (n,) sites; ``region`` (n,) indexes ``kernel_id``."""
+        ids, number = np.unique(kernel_id, return_inverse=True)
+        kernel = np.array([self.index.get(int(k), len(self.index)) for k in ids], np.int64)[number.reshape(-1)]
+        base, most = self.base[kernel].astype(np.int32), self.ids[kernel].astype(np.int32)
+        at = site.astype(np.int32)
+        if len(ids) == 1:
+            np.minimum(at, most[0], out=at)
+            at += base[0]
+        else:
+            np.minimum(at, most[region], out=at)
+            at += base[region]
+        return self.lut[at]
+
+    def with_anchors(self) -> list[int]:
+        """Ids of the kernels that have anchor sites."""
+        return [k.kernel_id for k in self.kernels.values() if k.stride == 16 and any(s.anchor for s in k.sites)]
 
 
 def site_table(captures: Iterable[Capture]) -> SiteTable:
@@ -170,6 +192,7 @@ def site_table(captures: Iterable[Capture]) -> SiteTable:
         payload=np.array([s.payload for s in sites] + [0], np.uint8),
         mask=np.array([bits[s.payload] for s in sites] + [0], np.uint64),
         name=np.array([strings.get(s.name, -1) for s in sites] + [-1], np.int32),
+        anchor=np.array([s.anchor for k in kernels.values() for s in k.sites] + [False], np.bool_),
         kernels=kernels,
         index={k: i for i, k in enumerate(kernels)},
         base=base,

@@ -34,7 +34,7 @@ class Asm:
 @dataclass(frozen=True)
 class KernelFacts:
     """What the text depends on. ``stride``: bytes a slot (8 or 16). ``lanes``: some event may be led by a lane other
-    than 0. ``slack``: bytes behind the limit that one group of events may still write. ``clusters``: the target has
+    than 0. ``slack``: bytes behind the limit, where the events of a full warp go: room for the largest group. ``clusters``: the target has
     cluster registers (sm_90 and newer)."""
 
     kernel_id: int
@@ -42,6 +42,17 @@ class KernelFacts:
     lanes: bool
     slack: int
     clusters: bool
+
+
+def _lane_trim(facts: KernelFacts) -> int:
+    """Bytes behind the last whole slot of a lane's block."""
+    return -wire.LANE_HEADER_BYTES % facts.stride
+
+
+def _least_lane_bytes(facts: KernelFacts) -> int:
+    """A lane's block holds four slots at least, beside its header and the slack."""
+    needed = wire.LANE_HEADER_BYTES + 4 * facts.stride + facts.slack + facts.stride
+    return -(-needed // wire.REGION_ALIGN) * wire.REGION_ALIGN
 
 
 def _sizes(facts: KernelFacts) -> str:
@@ -55,8 +66,8 @@ def _sizes(facts: KernelFacts) -> str:
     lane = "mov.u32 lane,0; "
     if facts.lanes:
         lane = (
-            f"selp.b32 lane,t,lane,q; max.u32 lane,lane,{wire.REGION_ALIGN}; "
-            f"mov.u32 t,%laneid; setp.ne.u32 q,t,0; selp.b32 trim,{-wire.LANE_HEADER_BYTES % facts.stride},trim,q; "
+            f"selp.b32 lane,t,lane,q; max.u32 lane,lane,{_least_lane_bytes(facts)}; "
+            f"mov.u32 t,%laneid; setp.ne.u32 q,t,0; selp.b32 trim,{_lane_trim(facts)},trim,q; "
         )
     return (
         "mov.b64 {main,lane}, <region>; "
@@ -126,6 +137,12 @@ def open_region(facts: KernelFacts) -> Asm:
         if facts.clusters
         else "mov.u32 s,0; "
     )
+    lane_spare = wire.LANE_HEADER_BYTES + facts.slack + _lane_trim(facts)
+    # u32 m: pack_capacity of what open gives to the cursors; t and s hold header words meanwhile
+    capacity = (
+        f"sub.u32 m,main,trim; sub.u32 m,m,{facts.slack}; shr.u32 m,m,3; "
+        + (f"sub.u32 w,lane,{lane_spare}; shr.u32 w,w,3; shl.b32 w,w,{wire.CAPACITY_SHIFT}; or.b32 m,m,w; " if facts.lanes else "")
+    )
     header = (
         f"mov.u32 s,{wire.REGION_MAGIC}; cvt.u32.u64 t,<claim>; mov.b64 {{n,m}},<kernel>; "
         "@p st.global.v4.u32 [a],{s,t,n,m}; "
@@ -136,7 +153,9 @@ def open_region(facts: KernelFacts) -> Asm:
         "or.b32 s,s,t; mov.u32 t,%nctaid.x; mov.u32 n,%nctaid.y; mov.u32 m,%nctaid.z; "
         "@p st.global.v4.u32 [a+48],{t,n,m,s}; "
         + cluster
-        + f"mov.u32 t,%smid; mov.u32 n,{facts.stride}; mov.u32 m,%warpid; @p st.global.v4.u32 [a+64],{{t,s,n,m}}; "
+        + f"mov.u32 t,%smid; mov.u32 n,{facts.stride}; "
+        + capacity
+        + "@p st.global.v4.u32 [a+64],{t,s,n,m}; "
         "@p st.global.v2.u64 [a+80],{<clock>,<timer>}; "
     )
     first = wire.REGION_HEADER_BYTES
@@ -147,6 +166,8 @@ def open_region(facts: KernelFacts) -> Asm:
         + _total()
         + "mov.b64 {t,s},<place>; setp.ne.and.u32 e,t,0,p; "  # t = mask, s = base
         "sub.u64 x,<claim>,<tail>; add.u64 x,x,g; cvt.u64.u32 a,t; add.u64 a,a,1; setp.le.and.u64 r,x,a,e; "
+        # a region too small for the slack (of a kernel that no one announced) is none
+        f"add.u32 f,trim,{facts.slack}; setp.ge.and.u32 r,main,f,r; "
         "cvt.u32.u64 f,<claim>; and.b32 f,f,t; add.u32 f,f,s; "  # f = the region's offset
         # bytes claimed without room, so that the host can tell a hole from a header that is still to come
         "cvt.u64.u32 a,<bank>; add.u64 a,a,<control>; @!r mov.u32 f,0; not.pred q,r; and.pred q,q,p; "
@@ -196,37 +217,35 @@ def lane_zero() -> Asm:
 
 
 def event(index: int, stride: int, payload: str | None, *, end: bool, anchor: bool = False) -> Asm:
-    """Stores one record at slot ``index`` behind the cursor <off>, where <store> holds.
+    """Stores one record at slot ``index`` behind <slot>, where <store> holds.
 
-    The clock is read right before the store: where its value meets another at a label it becomes a slow S2UR. A payload
-    is a store of its own ("i32" or "i64"): one 16-byte store makes every record pay (H200: push(p)+pop 64 cycles
-    against 54). ``end``: <code> is the site alone and <token> is already the link in place, so one OR joins them. ``anchor``: the
+    ``end``: <code> is the site alone and <token> is already the link in place, so one OR joins them. ``anchor``: the
     record also holds %globaltimer, beside a payload of at most 32 bits (stride 16).
+
+    A payload ("i32" or "i64") is a store of its own: one 16-byte store makes every record pay. The order was measured
+    (docs/design.md): the clock before the address, so that its latency passes beside the wait for the last store's
+    registers; but with a 32-bit payload the payload's store first, then clock and record.
     """
     at = index * stride
     width = {"i32": "b32", "i64": "b64", None: ""}[payload]
+    address = "cvt.u64.u32 a,<slot>; add.u64 a,a,<control>; "
+    code = "or.b32 c,<token>,<code>; " if end else "mov.b32 c,<code>; "
+    clock = "mov.u32 t,%clock; " + ("mov.u32 g,%globaltimer_lo; " if anchor else "")
+    record = f"@<store> st.global.v2.b32 [a+{at}],{{t,c}}; "
     beside = f"@<store> st.global.{width} [a+{at + 8}],<payload>; " if payload else ""
     if anchor:
-        beside = (
-            f"@<store> st.global.v2.b32 [a+{at + 8}],{{<payload>,g}}; "
-            if payload
-            else f"@<store> st.global.b32 [a+{at + 12}],g; "
-        )
-    text = (
-        "{ .reg .u64 a; .reg .u32 t,c,g; cvt.u64.u32 a,<off>; add.u64 a,a,<control>; "
-        + ("or.b32 c,<token>,<code>; " if end else "mov.b32 c,<code>; ")
-        + "mov.u32 t,%clock; "
-        + ("mov.u32 g,%globaltimer_lo; " if anchor else "")
-        + f"@<store> st.global.v2.b32 [a+{at}],{{t,c}}; "
-        + beside
-        + "}"
-    )
-    ins: tuple[Operand, ...] = (("off", "i32"), ("control", "i64"), ("store", "i1"), ("code", "i32"))
+        words = "v2.b32 [a+{0}],{{<payload>,g}}" if payload else "b32 [a+{1}],g"
+        beside = f"@<store> st.global.{words.format(at + 8, at + 12)}; "
+    if payload == "i32" and not anchor:
+        body = address + code + beside + clock + record
+    else:
+        body = clock + address + code + record + beside
+    ins: tuple[Operand, ...] = (("slot", "i32"), ("control", "i64"), ("store", "i1"), ("code", "i32"))
     if end:
         ins += (("token", "i32"),)
     if payload:
         ins += (("payload", payload),)
-    return Asm(text, (), ins)
+    return Asm("{ .reg .u64 a; .reg .u32 t,c,g; " + body + "}", (), ins)
 
 
 def _most_lane_advance() -> str:

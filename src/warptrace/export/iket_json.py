@@ -400,8 +400,26 @@ class _Writer:
             "clocks": trace.meta.get("clocks", {}),
             "processes": [{"pid": process.pid, "manifest": process.manifest} for process in trace.processes],
             "sites": sites,
+            "builds": [_build(build) for build in trace.meta.get("builds", ())],
         }
         return _dumps(facts)
+
+
+def _build(build: dict[str, Any]) -> dict[str, Any]:
+    """What a kernel takes, as compiled with events and, where known, without."""
+
+    def code(facts: dict[str, Any]) -> dict[str, Any]:
+        keys = {"registers": "registers", "stack_bytes": "stackBytes", "code_bytes": "codeBytes"}
+        return {name: facts[key] for key, name in keys.items() if key in facts}
+
+    untraced = build.get("untraced")
+    return {
+        "kernelId": f"{build['kernel_id']:016x}",
+        "kernel": build["kernel"],
+        "arch": build["arch"],
+        **code(build),
+        **({"untraced": code(untraced)} if untraced else {}),
+    }
 
 
 class _Payloads:

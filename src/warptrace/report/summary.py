@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 MAX_ROWS = 20
 MAX_PROBLEMS = 10
+MAX_BUILDS = 10
 MAX_NAME = 40
 COLUMNS = ("#", "kernel", "grid", "block", "cluster", "warps", "events", "lost", "duration")
 NUMERIC = ("#", "warps", "events", "lost", "duration")
@@ -63,13 +64,15 @@ class LaunchRow:
 
 @dataclass(frozen=True)
 class Summary:
-    """What a run recorded. ``totals`` sums the rows; its duration is first entry to last exit of all launches."""
+    """What a run recorded. ``totals`` sums the rows; its duration is first entry to last exit of all launches.
+    ``builds``: a line for each launched kernel whose registers or stack tracing changed."""
 
     rows: tuple[LaunchRow, ...]
     totals: LaunchRow
     problems: tuple[str, ...]
     outputs: tuple[str, ...]
     emulated: bool
+    builds: tuple[str, ...] = ()
 
     @property
     def heading(self) -> str:
@@ -92,6 +95,28 @@ def summarize(trace: Trace, outputs: Sequence[str] = ()) -> Summary:
         problems=tuple(f"{problem.kind}: {problem.text}" for problem in trace.problems),
         outputs=tuple(map(str, outputs)),
         emulated=trace.emulated,
+        builds=_builds(trace),
+    )
+
+
+def _builds(trace: Trace) -> tuple[str, ...]:
+    launched = {launch.kernel_id for launch in trace.launches}
+    builds = (build for build in trace.meta.get("builds", ()) if build["kernel_id"] in launched)
+    return tuple(line for line in map(_build_line, builds) if line is not None)
+
+
+def _build_line(build: dict[str, Any]) -> str | None:
+    """What tracing costs a kernel in registers and stack; None where it costs nothing or that is not known."""
+    untraced = build.get("untraced") or {}
+    keys = ("registers", "stack_bytes", "code_bytes")
+    if not all(isinstance(facts.get(key), int) for facts in (build, untraced) for key in keys):
+        return None
+    (registers, stack, code), (registers0, stack0, code0) = ([f[key] for key in keys] for f in (build, untraced))
+    if (registers, stack) == (registers0, stack0):
+        return None
+    return (
+        f"kernel {shorten(build['kernel'], MAX_NAME)}: {registers} registers (untraced {registers0}), "
+        f"stack {stack} B (untraced {stack0} B), code {(code - code0) / 1024:+.1f} KiB"
     )
 
 
@@ -185,6 +210,10 @@ def print_summary(summary: Summary, console: Console) -> None:
         console.print(launch_table(summary))
     if len(summary.rows) > MAX_ROWS:
         line(f"... and {len(summary.rows) - MAX_ROWS} more launches")
+    for text in summary.builds[:MAX_BUILDS]:
+        line(text)
+    if len(summary.builds) > MAX_BUILDS:
+        line(f"... and {len(summary.builds) - MAX_BUILDS} more kernels whose registers or stack tracing changed")
     for text in summary.problems[:MAX_PROBLEMS]:
         line(f"problem: {text}", "yellow")
     if len(summary.problems) > MAX_PROBLEMS:

@@ -80,6 +80,7 @@ def _new_recorder() -> Recorder:
     options = RuntimeOptions.from_env()
     set_level(options.log_level)
     dsl.arm()
+    dsl.build_untraced(options.untraced_build)
     made = Recorder(options, dsl.version())
     made.start()
     return made

@@ -42,6 +42,19 @@ class TraceMemory(Protocol):
         """Stores the array's bytes there."""
 
 
+def _fitting(pieces: Sequence[tuple[int, int, int]], most: int) -> int:
+    """How many of the pieces, from the first on, have at most ``most`` rows together (one at least)."""
+    total = np.cumsum([rows for _, _, rows in pieces])
+    return max(int(np.searchsorted(total, most, side="right")), 1)
+
+
+def _rejoined(parts: list[NDArray[np.uint8]], rows: Sequence[int]) -> list[NDArray[np.uint8]]:
+    """The rows of consecutive parts as arrays of the given numbers of rows."""
+    if not parts:
+        return []
+    return np.split(np.concatenate(parts), np.cumsum(rows)[:-1])
+
+
 _taken: dict[int, DeviceMemory] = {}
 
 
@@ -111,17 +124,18 @@ class DeviceMemory:
             driver.call("cuStreamSynchronize", self.stream)
 
     def read_rows(self, pieces: Sequence[tuple[int, int, int]], nbytes: int) -> list[NDArray[np.uint8]]:
-        outs = [np.empty((rows, nbytes), np.uint8) for _, _, rows in pieces]
-        host, device = driver.memory_types()
-        with driver.current(self.context), driver.relaxed_capture():
-            for (offset, pitch, rows), out in zip(pieces, outs, strict=True):
-                copy = driver.bindings().CUDA_MEMCPY2D()
-                copy.srcMemoryType, copy.srcDevice, copy.srcPitch = device, self.control + offset, pitch
-                copy.dstMemoryType, copy.dstHost, copy.dstPitch = host, out.ctypes.data, nbytes
-                copy.WidthInBytes, copy.Height = nbytes, rows
-                driver.call("cuMemcpy2DAsync", copy, self.stream)
-            driver.call("cuStreamSynchronize", self.stream)
-        return outs
+        outs: list[NDArray[np.uint8]] = []
+        most = STAGING_BYTES // nbytes
+        with self._lock, driver.current(self.context), driver.relaxed_capture():
+            waiting: list[tuple[int, int, int]] = []
+            for offset, pitch, rows in pieces:
+                for first in range(0, rows, most):
+                    waiting.append((offset + first * pitch, pitch, min(most, rows - first)))
+            while waiting:
+                taken = _fitting(waiting, most)
+                outs += self._staging.read_rows(self.control, waiting[:taken], nbytes, self.stream)
+                del waiting[:taken]
+        return _rejoined(outs, [rows for _, _, rows in pieces])
 
     def set_tails(self, tails: NDArray[np.uint64]) -> None:
         self._write_column(wire.BANK_TAIL_OFFSET, tails)

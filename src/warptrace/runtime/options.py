@@ -66,6 +66,7 @@ class RuntimeOptions:
     ``buffer_bytes``: device memory for trace data, one buffer a device. ``max_events_per_warp``: room for that many
     events per warp and launch; None: the runtime decides. ``log_level``: one of LOG_LEVELS, the least severe message
     printed. ``directory``: absolute path of the folder that gets a ``pid_<pid>`` capture a process.
+    ``untraced_build``: kernels are compiled a second time without events, to tell what tracing costs in registers.
 
     Raises UsageError, naming the field, for a value that cannot be used.
     """
@@ -74,6 +75,7 @@ class RuntimeOptions:
     buffer_bytes: int = 1 << 30
     max_events_per_warp: int | None = None
     log_level: str = "warn"
+    untraced_build: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "directory", os.path.abspath(self.directory))
@@ -131,6 +133,10 @@ def _checked(name: str, value: Any) -> Any:
         return parse_size(value)
     if name == "max_events_per_warp" and value is None:
         return None
+    if name == "untraced_build":
+        if not isinstance(value, bool):
+            raise UsageError(f"{OPTIONS_ENV}: {name} must be true or false, not {value!r}")
+        return value
     wanted = str if name in ("directory", "log_level") else int
     if not isinstance(value, wanted) or isinstance(value, bool):
         kind = "text" if wanted is str else "a whole number"

@@ -7,7 +7,7 @@ import platform
 import sys
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from .. import registry
@@ -96,10 +96,13 @@ class Recorder:
 
     def _kernel(self, record: KernelRecord) -> None:
         with self._lock:
-            if not self._running or self._writer is None:
+            known = self._kernels.get(record.kernel_id)
+            if not self._running or self._writer is None or record == known:
                 return
             self._kernels[record.kernel_id] = record
             self._writer.add_kernel(record)
+        if known is not None and replace(known, build=record.build) == record:  # compiled: its size is as before
+            return
         self._size(record)
         log("info", f"traced kernel {record.symbol}: {len(record.sites)} sites, slots of {record.stride} bytes")
 

@@ -8,12 +8,14 @@ from contextlib import suppress
 from typing import Any
 
 from ...errors import WarptraceError
+from ...runtime.log import log
 
 OLDEST = (4, 6)
 """Oldest nvidia-cutlass-dsl with a hook that runs after tracing and before hashing."""
 
 _lock = threading.Lock()
 _armed = False
+_untraced_builds = False
 
 
 def process_enabled() -> bool:
@@ -22,7 +24,8 @@ def process_enabled() -> bool:
 
 
 def arm() -> None:
-    """Registers the finalize hook with the DSL, once. Raises WarptraceError if this DSL has none."""
+    """Registers the finalize hook with the DSL and wraps its compiler, once. Raises WarptraceError if this DSL has no
+    such hook."""
     global _armed
     with _lock:
         if _armed:
@@ -35,7 +38,14 @@ def arm() -> None:
                     f"install {'.'.join(map(str, OLDEST))} or newer: pip install -U 'nvidia-cutlass-dsl[cu13]'"
                 )
             register(_finalize)
+        _wrap_compiler()
         _armed = True
+
+
+def build_untraced(on: bool) -> None:
+    """Whether modules with events are compiled a second time without them, for the build records of their kernels."""
+    global _untraced_builds
+    _untraced_builds = on
 
 
 def frontend_next() -> bool:
@@ -87,9 +97,25 @@ def _instances() -> list[Any]:
 
 
 def _finalize(owner: Any, module: Any, function_name: str) -> None:
+    from . import build
     from .lower import finalize
 
-    finalize(module, _arch(owner))
+    untraced = build.untraced_copy(module) if _untraced_builds else None
+    records = finalize(module, _arch(owner))
+    if records:
+        build.expect(module, records, untraced)
+
+
+def _wrap_compiler() -> None:
+    """Has build records made at compilation. Without them where this DSL compiles in another way."""
+    try:
+        from cutlass.base_dsl.compiler import Compiler
+
+        from .build import reporting
+
+        Compiler.compile = reporting(Compiler.compile)
+    except (ImportError, AttributeError) as e:
+        log("debug", f"no build records: {e}")
 
 
 def _arch(owner: Any) -> str:

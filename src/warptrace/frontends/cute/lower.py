@@ -83,8 +83,8 @@ class Group:
     maybe_none: bool
 
 
-def finalize(module: Any, arch: str) -> bool:
-    """Lowers every kernel of ``module`` that holds events. Returns whether any did.
+def finalize(module: Any, arch: str) -> list[KernelRecord]:
+    """Lowers every kernel of ``module`` that holds events. Returns their records.
 
     Announces each kernel to :mod:`warptrace.registry`. Raises WarptraceError if a kernel has too many sites.
     """
@@ -92,7 +92,7 @@ def finalize(module: Any, arch: str) -> bool:
         lowered = _lower_kernels(module, arch)
     for record in lowered:
         registry.announce(record)
-    return bool(lowered)
+    return lowered
 
 
 def _lower_kernels(module: Any, arch: str) -> list[KernelRecord]:
@@ -180,7 +180,7 @@ def _lower_kernel(kernel: Any, events: list[Event], arch: str) -> KernelRecord:
         kernel_id=kernel_id(symbol(kernel), sites),
         stride=stride,
         lanes=lanes,
-        slack=(max(len(g.events) for g in groups) - 1) * stride,
+        slack=max(len(g.events) for g in groups) * stride,
         clusters=_has_clusters(arch),
     )
     most = _most_events(kernel, events)
@@ -331,6 +331,7 @@ class _Lowering:
             one = constant(1, "i32")
             i32 = int_type("i32")
             self._cursor = llvm.alloca(llvm.PointerType.get(), one, ir.TypeAttr.get(i32), alignment=4)
+            self._slot = llvm.alloca(llvm.PointerType.get(), one, ir.TypeAttr.get(i32), alignment=4)
             self._claim = emit(ptx.entry(self._facts), {"control": self._control, "region": self._region})
             self._after_begin = self._claim["place"].owner
 
@@ -341,7 +342,8 @@ class _Lowering:
             operands = {"control": self._control, "region": self._region, "kernel": self._kernel_id, **self._claim}
             opened = emit(ptx.open_region(self._facts), operands)
             self._limit = opened["limit"]
-            llvm.store(opened["off"], self._cursor, alignment=4)
+            self._has_region = arith.cmpi(arith.CmpIPredicate.ugt, self._limit, constant(1, "i32"))
+            self._advance(opened["off"])
             if self._facts.lanes and any(g.together for g in self._groups):
                 self._lane_zero = emit(ptx.lane_zero(), {}, side_effects=False)["lead"]
 
@@ -357,36 +359,41 @@ class _Lowering:
         first, last = group.events[0], group.events[-1]
         with ir.InsertionPoint(first.op), first.op.location:
             off = llvm.load(int_type("i32"), self._cursor, alignment=4)
-            fits = arith.cmpi(arith.CmpIPredicate.ult, off, self._limit)
+            slot = llvm.load(int_type("i32"), self._slot, alignment=4)
             lead = self._leader(group)
-            store = fits if lead is None else arith.andi(fits, lead)
+            store = self._has_region if lead is None else arith.andi(self._has_region, lead)
             moves = lead
             if group.maybe_none:
                 real = _is_real(first.token)
                 store = arith.andi(store, real)
                 moves = real if lead is None else arith.andi(lead, real)
         for index, event in enumerate(group.events):
-            self._event(event, index, off, store)
+            self._event(event, index, off, slot, store)
         with ir.InsertionPoint(last.op), last.op.location:
             step = constant(len(group.events) * stride, "i32")
             if moves is not None:
                 step = arith.select(moves, step, constant(0, "i32"))
-            llvm.store(arith.addi(off, step), self._cursor, alignment=4)
+            self._advance(arith.addi(off, step))
         for event in group.events:
             event.op.erase()
 
     def _leader(self, group: Group) -> Any | None:
-        """None: lane 0 leads and no other lane can store anyway (its limit is 0)."""
+        """None: lane 0 leads and no other lane can store anyway (it has no region)."""
         if not group.together:
             return emit(ptx.leader(), {})["lead"]
         return self._lane_zero if self._facts.lanes else None
 
-    def _event(self, event: Event, index: int, off: Any, store: Any) -> None:
+    def _advance(self, off: Any) -> None:
+        """Keeps the cursor, and the slot of the next event: it is worked out in the shadow of the last store."""
+        llvm.store(off, self._cursor, alignment=4)
+        llvm.store(arith.minui(off, self._limit), self._slot, alignment=4)
+
+    def _event(self, event: Event, index: int, off: Any, slot: Any, store: Any) -> None:
         with ir.InsertionPoint(event.op), event.op.location:
             bits = event.payload_bits
             width = None if bits is None else f"i{bits.type.width}"
             end = event.kind == EventKind.END
-            operands = {"off": off, "control": self._control, "store": store, "code": constant(event.site, "i32")}
+            operands = {"slot": slot, "control": self._control, "store": store, "code": constant(event.site, "i32")}
             if bits is not None:
                 operands["payload"] = bits
             if end:

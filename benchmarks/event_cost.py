@@ -1,0 +1,237 @@
+"""Cycles that an event costs a warp, beside those of the reference profiler in the same call where it is installed.
+
+    python benchmarks/event_cost.py [--iterations 100] [--warps 1,4,8,16] [--json FILE]
+
+Every SM runs one block; each warp executes a loop of one event, or one pair of events, an iteration, and reads the
+cycle counter before and after it. A figure is the mean over all warps of one launch, per iteration, the loop's own few
+cycles included; the table shows the median over the repeats, and in the JSON stands their spread. All events are
+recorded: the run fails if one was lost. Needs a GPU, torch and the CuTe DSL.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+MODES = {"mark": 1, "mark_i32": 1, "mark_i64": 1, "push_pop": 2, "push_i32_pop": 2, "start_end": 2}
+"""Events an iteration. The names become part of kernel names."""
+OURS, REFERENCE = "ours", "reference"
+CLI = {
+    OURS: [sys.executable, "-m", "warptrace"],
+    # The reference's command, without the console script that a package unpacked into a folder does not have.
+    REFERENCE: [
+        sys.executable,
+        "-c",
+        'import sys; from iket.cli.main import entrypoint; sys.argv[0] = "run-iket"; entrypoint()',
+    ],
+}
+CHILD_SECONDS = 240
+
+Samples = dict[str, list[float]]
+"""``"mode/warps"`` -> cycles an iteration, one a repeat."""
+
+
+def key(mode: str, warps: int) -> str:
+    return f"{mode}/{warps}"
+
+
+# ------------------------------------------------------------------------------------------------ the child process
+def measure(modes: Sequence[str], warps: Sequence[int], iterations: int, repeats: int) -> dict[str, Any]:
+    """Runs every kernel on the current device: {"samples", "blocks", "versions"}."""
+    sys.path.insert(0, str(HERE))
+    import cutlass
+    import event_cost_kernel
+    import torch
+    from cutlass import cute
+    from cutlass.cute.runtime import from_dlpack
+
+    blocks = torch.cuda.get_device_properties(0).multi_processor_count
+    samples: Samples = {}
+    for count in warps:
+        out = torch.zeros(blocks * count, dtype=torch.int64, device="cuda")
+        tensor = from_dlpack(out)
+        n, grid = cutlass.Int32(iterations), cutlass.Int32(blocks)
+        for mode in modes:
+            compiled = cute.compile(event_cost_kernel.host, tensor, n, grid, mode, count)
+            values = []
+            for _ in range(1 + repeats):  # the first finds cold caches
+                out.zero_()
+                compiled(tensor, n, grid)
+                torch.cuda.synchronize()
+                values.append(out.double().mean().item() / iterations)
+            samples[key(mode, count)] = values[1:]
+    versions = {"torch": torch.__version__, "cuda": torch.version.cuda, "nvidia-cutlass-dsl": _dsl_version()}
+    return {"samples": samples, "blocks": blocks, "versions": versions}
+
+
+def _dsl_version() -> str:
+    try:
+        return metadata.version("nvidia-cutlass-dsl")
+    except metadata.PackageNotFoundError:  # on the path without its metadata
+        import cutlass
+
+        return str(getattr(cutlass, "__version__", "unknown"))
+
+
+# ----------------------------------------------------------------------------------------------- the parent process
+def profiled(api: str, args: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """What a child measured under the profiler of ``api``. Raises RuntimeError where it failed."""
+    results, traces = folder / f"{api}.json", folder / api
+    # Room for every event; a warp without room would look cheap.
+    room = str(max(MODES.values()) * args.iterations + 64)
+    words = [str(Path(__file__).resolve()), "--child", str(results)]
+    words += ["--iterations", str(args.iterations), "--repeats", str(args.repeats)]
+    words += ["--warps", ",".join(map(str, args.warps)), "--modes", ",".join(args.modes)]
+    options = ["--postprocess", "none", "--max-ts-cnt-per-warp", room]
+    command = [*CLI[api], "-o", str(traces), "--clobber", "profile", *options, "--", sys.executable, *words]
+    env = {k: v for k, v in os.environ.items() if not k.startswith("WARPTRACE")}
+    env["EVENT_COST_API"] = api
+    source = str(HERE.parent / "src")
+    env["PYTHONPATH"] = os.pathsep.join([source, env["PYTHONPATH"]]) if env.get("PYTHONPATH") else source
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=CHILD_SECONDS, check=False)
+    if done.returncode or not results.exists():
+        raise RuntimeError(f"{api}: exit status {done.returncode}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
+    found: dict[str, Any] = json.loads(results.read_text(encoding="utf-8"))
+    return found
+
+
+def check_recorded(traces: Path, args: argparse.Namespace, blocks: int) -> None:
+    """Raises RuntimeError unless our trace holds every event of every launch."""
+    import warptrace
+
+    trace = warptrace.load(traces)
+    recorded = sum(launch.events for launch in trace.launches)
+    lost = sum(problem.count for problem in trace.problems if problem.kind == "lost_events")
+    a_warp = sum(1 + args.iterations * MODES[mode] for mode in args.modes)
+    wanted = a_warp * blocks * sum(args.warps) * (1 + args.repeats)
+    if lost or recorded != wanted:
+        raise RuntimeError(f"the figures do not count: {recorded} of {wanted} events recorded, {lost} lost")
+
+
+def device() -> dict[str, str]:
+    """Name and driver of the device. Raises WarptraceError or RuntimeError where there is none."""
+    from warptrace.runtime import driver
+
+    driver.call("cuInit", 0)
+    facts = driver.device_facts(0)
+    return {"name": facts.name, "driver": facts.driver}
+
+
+def figures(samples: Samples) -> dict[str, dict[str, float]]:
+    """Median, least and most cycles an iteration of each kernel."""
+    return {
+        name: {"median": round(statistics.median(x), 2), "min": round(min(x), 2), "max": round(max(x), 2)}
+        for name, x in samples.items()
+    }
+
+
+def table(found: dict[str, dict[str, dict[str, float]]], modes: Sequence[str], warps: Sequence[int]) -> str:
+    """A line a mode; for each number of warps an SM the medians of ours and of the reference, and their ratio."""
+    both = REFERENCE in found
+    width = 22 if both else 10
+    title = "ours / reference" if both else "ours"
+    lines = [f"cycles an iteration, {title}", "warps an SM".ljust(15) + "".join(f"{w:>{width}}" for w in warps)]
+    for mode in modes:
+        cells = []
+        for count in warps:
+            ours = found[OURS][key(mode, count)]["median"]
+            text = f"{ours:.1f}"
+            if both:
+                reference = found[REFERENCE][key(mode, count)]["median"]
+                text += f" / {reference:.1f} ({ours / reference:.2f})"
+            cells.append(f"{text:>{width}}")
+        lines.append(mode.ljust(15) + "".join(cells))
+    return "\n".join(lines)
+
+
+def results(args: argparse.Namespace) -> dict[str, Any]:
+    """Runs both children and returns the content of the results file."""
+    import warptrace
+
+    reference = importlib.util.find_spec("iket") is not None and not args.no_reference
+    with tempfile.TemporaryDirectory(prefix="event-cost-") as name:
+        folder = Path(name)
+        raw = {OURS: profiled(OURS, args, folder)}
+        check_recorded(folder / OURS, args, raw[OURS]["blocks"])
+        if reference:
+            raw[REFERENCE] = profiled(REFERENCE, args, folder)
+    versions = {"python": platform.python_version(), "warptrace": warptrace.__version__, **raw[OURS]["versions"]}
+    return {
+        "benchmark": "event_cost",
+        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "device": device(),
+        "versions": versions,
+        "blocks": raw[OURS]["blocks"],
+        "iterations": args.iterations,
+        "repeats": args.repeats,
+        "unit": "cycles an iteration, mean over all warps; keys are mode/warps an SM",
+        "figures": {api: figures(one["samples"]) for api, one in raw.items()},
+    }
+
+
+def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--iterations", type=int, default=100, metavar="N", help="of the loop (default: 100)")
+    parser.add_argument("--repeats", type=int, default=9, metavar="N", help="launches of each kernel (default: 9)")
+    parser.add_argument("--warps", type=_counts, default=[1, 4, 8, 16], metavar="N,N,...", help="warps an SM")
+    parser.add_argument("--modes", type=_modes, default=list(MODES), metavar="MODE,...", help=", ".join(MODES))
+    parser.add_argument("--json", type=Path, default=Path("event_cost.json"), metavar="FILE", help="results file")
+    parser.add_argument("--no-reference", action="store_true", help="leave the reference out")
+    parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
+    return parser.parse_args(argv)
+
+
+def _counts(text: str) -> list[int]:
+    counts = [int(part) for part in text.split(",")]
+    if not all(1 <= count <= 32 for count in counts):
+        raise argparse.ArgumentTypeError("1 to 32 warps fit a block")
+    return counts
+
+
+def _modes(text: str) -> list[str]:
+    modes = text.split(",")
+    unknown = [mode for mode in modes if mode not in MODES]
+    if unknown:
+        raise argparse.ArgumentTypeError(f"unknown mode {unknown[0]}; there are {', '.join(MODES)}")
+    return modes
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = arguments(argv)
+    if args.child is not None:
+        # The reference runs its workload more than once; the last run, the one that it records, is what counts.
+        args.child.write_text(json.dumps(measure(args.modes, args.warps, args.iterations, args.repeats)))
+        return 0
+    sys.path.insert(0, str(HERE.parent / "src"))
+    from warptrace import WarptraceError
+
+    try:
+        data = results(args)
+    except (WarptraceError, RuntimeError, subprocess.TimeoutExpired) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    print(f"{data['device']['name']}, driver {data['device']['driver']}, {data['blocks']} SMs, {data['versions']}")
+    print(table(data["figures"], args.modes, args.warps))
+    if REFERENCE not in data["figures"]:
+        print("the reference's package (iket) is not installed, or was left out: ours alone")
+    args.json.parent.mkdir(parents=True, exist_ok=True)
+    args.json.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+    print(f"results in {args.json}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,454 @@
+"""Where the true time can lie, given anchors and limits of the clock's rate: for clocks whose rate moves.
+
+An anchor bounds the true time at its cycle; limits of ns per cycle carry the bounds to all other cycles, growing wider
+on the way. The least of all upper bounds and the greatest of all lower ones are the *envelope* of every clock that
+fits: they follow from one sweep forward and one back. The middle of the envelope is the best map (it too keeps the
+limits of the rate, so it rises), half its width the uncertainty.
+
+The limits come from the anchors themselves, at several scales. Mean rates of neighbouring stretches are known to within
+the ticks of the timer; where five in a row can be equal, the clock counts as steady in the middle one, and its rate
+lies within what that and the two beside it allow; a longer stretch counts as steady only if its parts do. Where the
+rate is seen to move on the finest scale, nothing but the widest limits holds.
+
+Arrays of many groups lie end to end: ``first`` (g,) is the first anchor of each. All times are float64, relative to
+the group.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .tables import I64, Bool
+
+F64 = NDArray[np.float64]
+
+SCALES_NS = tuple(1000.0 * 4**k for k in range(13))
+"""1 us to 17 s."""
+BESIDE = 2
+"""Stretches on either side that must agree for a clock to count as steady."""
+WANDER = 1e-4
+"""Relative: a steady clock's rate moves by so much where no anchor can see it (H200: 25 ns in 0.5 ms)."""
+EMPTY_NS = 1e-3
+"""Rounding of the sums below is far less."""
+MOST_OUTLIERS = 32
+"""Anchors of a group that may be set aside because they contradict all others."""
+MOST_WIDENINGS = 7
+
+
+@dataclass(frozen=True)
+class Anchors:
+    """Anchors sorted by (group, x): ``x`` (n,) cycles, all different within a group, and the ``low`` and ``high``
+    bounds of the time there in ns. ``first`` (g,): of a group, none of which is empty."""
+
+    x: F64
+    low: F64
+    high: F64
+    first: I64
+
+    @property
+    def counts(self) -> I64:
+        return np.diff(self.first, append=len(self.x))
+
+    def steps(self) -> F64:
+        """Cycles from each anchor to the next one of its group, 0 at a group's last."""
+        step = np.diff(self.x, append=0.0)
+        step[self.first + self.counts - 1] = 0.0
+        return step
+
+    def take(self, keep: Bool) -> Anchors:
+        """The anchors to keep; every group keeps one."""
+        kept = np.concatenate([[0], np.cumsum(keep)])
+        return Anchors(self.x[keep], self.low[keep], self.high[keep], kept[self.first])
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Least and most ns per cycle between each anchor and the next, (n,); meaningless at a group's last."""
+
+    fast: F64
+    slow: F64
+
+    def within(self, other: Limits) -> Limits:
+        """Both limits at once; where they exclude each other, the other's."""
+        fast, slow = np.maximum(self.fast, other.fast), np.minimum(self.slow, other.slow)
+        ok = fast <= slow
+        return Limits(np.where(ok, fast, other.fast), np.where(ok, slow, other.slow))
+
+
+@dataclass(frozen=True)
+class Envelope:
+    """Bounds at the anchors that were used. ``limits``: those that hold between them; ``moved`` (g,): the largest
+    relative change of the rate that the anchors prove; ``fastest``, ``slowest`` (g,): mean ns per cycle of stretches
+    of 10 us or more, NaN where there is none. ``outliers`` (all anchors,): set aside."""
+
+    anchors: Anchors
+    low: F64
+    high: F64
+    limits: Limits
+    moved: F64
+    fastest: F64
+    slowest: F64
+    outliers: Bool
+
+
+# --------------------------------------------------------------------------------------------------------- sweeps
+def _running_min(values: F64, first: I64) -> F64:
+    """Least value of the group up to each place, (n,)."""
+    shift = _apart(values, first)
+    return np.minimum.accumulate(values + shift) - shift
+
+
+def _running_argmin(values: F64, first: I64) -> I64:
+    shifted = values + _apart(values, first)
+    found = np.where(np.minimum.accumulate(shifted) == shifted, np.arange(len(values)), 0)
+    return np.maximum.accumulate(found)
+
+
+def _apart(values: F64, first: I64) -> F64:
+    """What to add so that every value is below all of the groups before it."""
+    most, least = np.maximum.reduceat(values, first), np.minimum.reduceat(values, first)
+    fall = np.cumsum(most - least + 1.0)
+    shift = -most - np.concatenate([[0.0], fall[:-1]])
+    return np.repeat(shift, np.diff(first, append=len(values)))
+
+
+def _reversed_first(first: I64, n: int) -> I64:
+    ends = np.append(first[1:], n)
+    result: I64 = (n - ends)[::-1]
+    return result
+
+
+@dataclass(frozen=True)
+class _Sweep:
+    """The four sets of carried bounds: (n,) each, at the anchors' own cycles."""
+
+    anchors: Anchors
+    slow_sum: F64
+    fast_sum: F64
+
+    @classmethod
+    def of(cls, anchors: Anchors, limits: Limits) -> _Sweep:
+        step = anchors.steps()
+        sums = []
+        for rate in (limits.slow, limits.fast):
+            carried = np.concatenate([[0.0], np.cumsum(rate * step)[:-1]])
+            sums.append(carried - np.repeat(carried[anchors.first], anchors.counts))
+        return cls(anchors, sums[0], sums[1])
+
+    def bounds(self) -> tuple[F64, F64]:
+        """(greatest lower, least upper) bound at each anchor."""
+        a, back = self.anchors, _reversed_first(self.anchors.first, len(self.anchors.x))
+        ahead = self.slow_sum + _running_min(a.high - self.slow_sum, a.first)
+        behind = self.fast_sum + _running_min((a.high - self.fast_sum)[::-1], back)[::-1]
+        high = np.minimum(ahead, behind)
+        ahead = self.fast_sum - _running_min(self.fast_sum - a.low, a.first)
+        behind = self.slow_sum - _running_min((self.slow_sum - a.low)[::-1], back)[::-1]
+        return np.maximum(ahead, behind), high
+
+    def blame(self, at: I64) -> tuple[I64, I64]:
+        """For each of the given anchors the one whose lower and the one whose upper bound holds there."""
+        a, n = self.anchors, len(self.anchors.x)
+        back = _reversed_first(a.first, n)
+
+        def of(ahead: F64, behind: F64, ahead_sum: F64, behind_sum: F64) -> I64:
+            before = _running_argmin(ahead, a.first)[at]
+            after = (n - 1 - _running_argmin(behind[::-1], back)[::-1])[at]
+            earlier = ahead_sum[at] + ahead[before] <= behind_sum[at] + behind[after]
+            result: I64 = np.where(earlier, before, after)
+            return result
+
+        high = of(a.high - self.slow_sum, a.high - self.fast_sum, self.slow_sum, self.fast_sum)
+        low = of(self.fast_sum - a.low, self.slow_sum - a.low, -self.fast_sum, -self.slow_sum)
+        return low, high
+
+
+# ---------------------------------------------------------------------------------------------------------- fitting
+def fit_envelope(anchors: Anchors, fast: F64, slow: F64) -> Envelope:
+    """The envelope of every group, whose rate is between ``fast`` and ``slow`` (g,) ns per cycle in any case.
+
+    Anchors that contradict the others even so are set aside, one after the other, the one with most contradictions
+    first. Every group has two anchors or more.
+    """
+    outliers = _outliers(anchors, fast, slow)
+    used = anchors.take(~outliers) if outliers.any() else anchors
+    counts = used.counts
+    wide = Limits(np.repeat(fast, counts), np.repeat(slow, counts))
+    low, high = _ordered(*_Sweep.of(used, wide).bounds())
+    rates = _Rates(used, np.repeat(np.arange(len(counts)), counts), low, high)
+    limits, moved = rates.limits(wide)
+    low, high, limits = _consistent(used, limits, wide)
+    fastest, slowest = rates.extremes()
+    return Envelope(used, low, high, limits, moved, fastest, slowest, outliers)
+
+
+def _ordered(low: F64, high: F64) -> tuple[F64, F64]:
+    """The bounds, swapped where they exclude each other: what lies between them still covers both."""
+    return np.minimum(low, high), np.maximum(low, high)
+
+
+def _outliers(anchors: Anchors, fast: F64, slow: F64) -> Bool:
+    """The anchors to be set aside, (n,)."""
+    outliers = np.zeros(len(anchors.x), np.bool_)
+    groups = np.arange(len(anchors.first))
+    for _ in range(MOST_OUTLIERS):
+        rows = _rows(anchors, groups)
+        rows = rows[~outliers[rows]]
+        part = _part(anchors, groups, rows)
+        counts = part.counts
+        sweep = _Sweep.of(part, Limits(np.repeat(fast[groups], counts), np.repeat(slow[groups], counts)))
+        low, high = sweep.bounds()
+        bad = np.flatnonzero(low > high + EMPTY_NS)
+        if not len(bad):
+            break
+        votes = np.zeros(len(rows), np.int64)
+        for blamed in sweep.blame(bad):
+            np.add.at(votes, blamed, 1)
+        group = np.repeat(np.arange(len(groups)), counts)
+        worst = np.lexsort((votes, group))[part.first + counts - 1]
+        wrong = (votes[worst] > 0) & (counts > 2)
+        outliers[rows[worst[wrong]]] = True
+        groups = groups[wrong]
+        if not len(groups):
+            break
+    return outliers
+
+
+def _rows(anchors: Anchors, groups: I64) -> I64:
+    """The anchors of some groups."""
+    counts = anchors.counts[groups]
+    begin = np.cumsum(counts) - counts
+    result: I64 = np.arange(int(counts.sum())) + np.repeat(anchors.first[groups] - begin, counts)
+    return result
+
+
+def _part(anchors: Anchors, groups: I64, rows: I64) -> Anchors:
+    """Some groups with some of their anchors, at least one each."""
+    first = np.searchsorted(rows, anchors.first[groups])
+    return Anchors(anchors.x[rows], anchors.low[rows], anchors.high[rows], first)
+
+
+def _consistent(anchors: Anchors, limits: Limits, wide: Limits) -> tuple[F64, F64, Limits]:
+    """(low, high, limits): the limits widened where no clock fits them; after the first sweep only groups where some
+    had to be are looked at again."""
+    fast, slow = limits.fast.copy(), limits.slow.copy()
+    low, high = np.empty(len(fast)), np.empty(len(fast))
+    groups, rows, part = np.arange(len(anchors.first)), np.arange(len(fast)), anchors
+    for turn in range(MOST_WIDENINGS + 1):
+        here = Limits(fast[rows], slow[rows])
+        sweep = _Sweep.of(part, here)
+        low[rows], high[rows] = least, most = sweep.bounds()
+        bad = np.flatnonzero(least > most + EMPTY_NS)
+        if not len(bad) or turn == MOST_WIDENINGS:
+            break
+        here = _widened(sweep.blame(bad), here, Limits(wide.fast[rows], wide.slow[rows]))
+        fast[rows], slow[rows] = here.fast, here.slow
+        touched = np.zeros(len(groups), np.bool_)
+        touched[np.searchsorted(part.first, bad, side="right") - 1] = True
+        groups = groups[touched]
+        rows = _rows(anchors, groups)
+        part = _part(anchors, groups, rows)
+    return *_ordered(low, high), Limits(fast, slow)
+
+
+def _widened(blame: tuple[I64, I64], limits: Limits, wide: Limits) -> Limits:
+    """Limits three times as wide between the anchors that exclude each other."""
+    depth = np.zeros(len(limits.fast) + 1, np.int64)
+    np.add.at(depth, np.minimum(*blame), 1)
+    np.add.at(depth, np.maximum(*blame), -1)
+    wider = np.cumsum(depth)[:-1] > 0
+    more = np.where(wider, limits.slow - limits.fast + WANDER * limits.slow, 0.0)
+    return Limits(np.maximum(limits.fast - more, wide.fast), np.minimum(limits.slow + more, wide.slow))
+
+
+# ------------------------------------------------------------------------------------------------------------- rates
+@dataclass(frozen=True)
+class _Stretches:
+    """Stretches from one anchor to a later one, of one scale: ``first`` (k,) anchor, ``group`` (k,), length in
+    ``cycles`` and ``ns``, least and most mean ns per cycle; ``usable``: long enough for its scale."""
+
+    first: I64
+    group: I64
+    cycles: F64
+    ns: F64
+    least: F64
+    most: F64
+    usable: Bool
+
+    def about(self, values: F64, pick: np.ufunc, none: float, beside: int = BESIDE) -> F64:
+        """``pick`` (maximum, minimum, add) of the values of each stretch and of ``beside`` ones on either side, where
+        they are usable."""
+        own = np.where(self.usable, values, none)
+        result = own.copy()
+        for distance in range(1, min(beside, len(own) - 1) + 1):
+            near, far = own[:-distance], own[distance:]
+            same = self.group[distance:] == self.group[:-distance]
+            result[:-distance] = pick(result[:-distance], np.where(same, far, none))
+            result[distance:] = pick(result[distance:], np.where(same, near, none))
+        return result
+
+
+@dataclass(frozen=True)
+class _Rates:
+    """What the bounds at the anchors say of mean rates, at every scale."""
+
+    anchors: Anchors
+    group: I64
+    low: F64
+    high: F64
+
+    def stretches(self, scale: float) -> _Stretches:
+        a = self.anchors
+        middle = (self.low + self.high) / 2
+        block = np.floor((middle - middle[a.first][self.group]) / scale)
+        last = np.zeros(len(a.x), np.bool_)
+        last[a.first + a.counts - 1] = True
+        begins = np.concatenate([[True], (np.diff(block) != 0) | (np.diff(self.group) != 0)])
+        node = np.flatnonzero(begins | last)
+        inner = self.group[node[1:]] == self.group[node[:-1]]
+        first, stop = node[:-1][inner], node[1:][inner]
+        cycles = a.x[stop] - a.x[first]
+        ns = middle[stop] - middle[first]
+        least, most = (self.low[stop] - self.high[first]) / cycles, (self.high[stop] - self.low[first]) / cycles
+        return _Stretches(first, self.group[first], cycles, ns, least, most, ns >= scale / 4)
+
+    def limits(self, wide: Limits) -> tuple[Limits, F64]:
+        """(limits of the rate after each anchor, largest proven change of the rate of each group)."""
+        steady = np.ones(len(self.group), np.bool_)
+        fast, slow = wide.fast.copy(), wide.slow.copy()
+        moved = np.zeros(len(self.anchors.first))
+        longest = float(((self.low + self.high) / 2).max(initial=0.0))
+        for scale in SCALES_NS:
+            part = self.stretches(scale)
+            if scale > 2 * longest or not len(part.first):
+                break
+            most_least = part.about(part.least, np.maximum, -np.inf)
+            least_most = part.about(part.most, np.minimum, np.inf)
+            known = part.about(np.ones(len(part.first)), np.add, 0.0) > 1
+            with np.errstate(invalid="ignore"):
+                change = np.where(known, most_least / least_most - 1.0, 0.0)
+            np.maximum.at(moved, part.group, change)
+            calm = known & (change <= 0.0) & np.logical_and.reduceat(steady, part.first)
+            least, most = part.about(part.least, np.minimum, np.inf, 1), part.about(part.most, np.maximum, -np.inf, 1)
+            at, rows = self._each(part)
+            steady[at] &= calm[rows]
+            at, rows = at[calm[rows]], rows[calm[rows]]
+            fast[at] = np.maximum(fast[at], least[rows] * (1 - WANDER))
+            slow[at] = np.minimum(slow[at], most[rows] * (1 + WANDER))
+        ok = fast <= slow
+        return Limits(np.where(ok, fast, wide.fast), np.where(ok, slow, wide.slow)), moved
+
+    def _each(self, part: _Stretches) -> tuple[I64, I64]:
+        """(all anchors that a stretch follows, its number)."""
+        counts = np.diff(part.first, append=len(self.group))
+        at = np.arange(part.first[0], len(self.group))
+        rows = np.repeat(np.arange(len(part.first)), counts)
+        inner = self.group[at] == part.group[rows]
+        return at[inner], rows[inner]
+
+    def extremes(self) -> tuple[F64, F64]:
+        """Least and most mean ns per cycle of each group's stretches of about 16 us, NaN without any."""
+        part = self.stretches(16000.0)
+        long = part.ns >= 10000.0
+        fast, slow = np.full(len(self.anchors.first), np.inf), np.full(len(self.anchors.first), -np.inf)
+        rate = part.ns[long] / part.cycles[long]
+        np.minimum.at(fast, part.group[long], rate)
+        np.maximum.at(slow, part.group[long], rate)
+        return np.where(np.isfinite(fast), fast, np.nan), np.where(np.isfinite(slow), slow, np.nan)
+
+
+# -------------------------------------------------------------------------------------------------------------- maps
+@dataclass(frozen=True)
+class Grid:
+    """Maps that run straight between points at multiples of ``1 << shift`` cycles: group ``k`` has the cells
+    ``first[k] .. first[k + 1] - 1`` (``first`` is (g + 1,)); they begin at ``t`` ns and rise by ``rate`` ns a cycle."""
+
+    first: I64
+    shift: I64
+    t: F64
+    rate: F64
+
+
+def draw(envelope: Envelope, shift: I64) -> tuple[Grid, F64]:
+    """(the maps along the middles of the envelopes, how far (n,) ns the truth can be from them between each anchor and
+    the next). ``shift`` (g,): see Grid."""
+    a = envelope.anchors
+    last = a.x[a.first + a.counts - 1].astype(np.int64)
+    cells = (last >> shift) + 1
+    first = np.concatenate([[0], np.cumsum(cells)]).astype(np.int64)
+    points = cells + 1
+    point_first = np.cumsum(points) - points
+    group = np.repeat(np.arange(len(cells)), points)
+    x = ((np.arange(int(points.sum())) - point_first[group]) << shift[group]).astype(np.float64)
+    gap = _gap_of(a, group, x)
+    low, high = _between(envelope, gap, x)
+    t = (low + high) / 2
+    inner = np.ones(len(t), np.bool_)
+    inner[point_first + points - 1] = False
+    begin = np.flatnonzero(inner)
+    rate = (t[begin + 1] - t[begin]) / (x[begin + 1] - x[begin])
+    grid = Grid(first, shift, t[begin], rate)
+    worst = _farthest(envelope, grid)
+    inside = (x >= a.x[gap]) & (x <= a.x[np.minimum(gap + 1, len(a.x) - 1)])
+    np.maximum.at(worst, gap[inside], (high - low)[inside] / 2)
+    return grid, worst
+
+
+def _gap_of(a: Anchors, group: I64, x: F64) -> I64:
+    """The anchor at or before each x, of those that another one of the group follows."""
+    ends = a.x[a.first + a.counts - 1]
+    base = np.concatenate([[0.0], np.cumsum(ends + 1.0)])[:-1]
+    key = a.x + np.repeat(base, a.counts)
+    at = np.searchsorted(key, np.minimum(x, ends[group]) + base[group], side="right") - 1
+    result: I64 = np.clip(at, a.first[group], a.first[group] + a.counts[group] - 2)
+    return result
+
+
+def _between(e: Envelope, gap: I64, x: F64) -> tuple[F64, F64]:
+    """Bounds at x, in or beside the given gaps; beside them (only before the first and behind the last anchor) they
+    go on with the gap's middle rate."""
+    a, fast, slow = e.anchors, e.limits.fast[gap], e.limits.slow[gap]
+    left, right = x - a.x[gap], a.x[gap + 1] - x
+    high = np.minimum(e.high[gap] + slow * left, e.high[gap + 1] - fast * right)
+    low = np.maximum(e.low[gap] + fast * left, e.low[gap + 1] - slow * right)
+    middle = (fast + slow) / 2
+    for beside, end, away in ((left < 0, gap, left), (right < 0, gap + 1, -right)):
+        high = np.where(beside, e.high[end] + middle * away, high)
+        low = np.where(beside, e.low[end] + middle * away, low)
+    return low, high
+
+
+def _farthest(e: Envelope, grid: Grid) -> F64:
+    """Farthest of the envelope from the map at each anchor and at the kinks behind it, (n,).
+
+    The points of the grid are the other places where it may be farthest.
+    """
+    a = e.anchors
+    group = np.repeat(np.arange(len(a.first)), a.counts)
+    here = value(grid, group, a.x)
+    worst = np.maximum(e.high - here, here - e.low)
+    gap = np.flatnonzero(a.steps() > 0)
+    step = a.x[gap + 1] - a.x[gap]
+    fast, slow = e.limits.fast[gap], e.limits.slow[gap]
+    play = np.maximum(slow - fast, 1e-12)
+    worst[gap] = np.maximum(worst[gap], worst[gap + 1])
+    for rise, first_rate, sign, bound in (
+        ((e.high[gap + 1] - e.high[gap] - fast * step) / play, slow, 1.0, e.high),
+        ((slow * step - e.low[gap + 1] + e.low[gap]) / play, fast, -1.0, e.low),
+    ):
+        at = np.clip(rise, 0.0, step)
+        away = bound[gap] + first_rate * at - value(grid, group[gap], a.x[gap] + at)
+        worst[gap] = np.maximum(worst[gap], sign * away)
+    return worst
+
+
+def value(grid: Grid, group: I64, x: F64) -> F64:
+    """The maps at (n,) cycles, not rounded."""
+    count = np.diff(grid.first)[group]
+    cell = np.clip(x.astype(np.int64) >> grid.shift[group], 0, count - 1)
+    begin = (cell << grid.shift[group]).astype(np.float64)
+    cell = cell + grid.first[group]
+    result: F64 = grid.t[cell] + grid.rate[cell] * (x - begin)
+    return result

@@ -1,0 +1,247 @@
+"""Deliberate faults in the device operations: the table must see each of them, in the case named beside it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("cutlass")
+
+from warptrace import wire
+from warptrace.device import ptx
+from warptrace.emulator import EmulatorError
+from warptrace.errors import WarptraceError
+from warptrace.frontends.cute import lower, uniform
+
+from .cases import BY_NAME
+from .check import check
+from .runners import EmulatorRunner
+
+pytestmark = pytest.mark.dsl
+
+
+@dataclass(frozen=True)
+class Fault:
+    """``plant`` changes the device operations for one test; ``cases``: each of them must fail then."""
+
+    name: str
+    plant: Callable[[pytest.MonkeyPatch], None]
+    cases: tuple[str, ...]
+
+
+def text_fault(name: str, function: str, old: str, new: str, *cases: str) -> Fault:
+    """Replaces a piece of the text of one of ``ptx``'s operations."""
+
+    def plant(patch: pytest.MonkeyPatch) -> None:
+        original = getattr(ptx, function)
+
+        def faulty(*args: Any, **kwargs: Any) -> ptx.Asm:
+            asm = original(*args, **kwargs)
+            return replace(asm, text=asm.text.replace(old, new))
+
+        facts = ptx.KernelFacts(1, 16, True, 16, True)
+        sample = {"event": ((1, 16, "i64"), {"end": True}), "leader": ((), {}), "broadcast": ((), {})}
+        args, kwargs = sample.get(function, ((facts,), {}))
+        assert old in original(*args, **kwargs).text, f"the fault '{name}' no longer applies"
+        patch.setattr(ptx, function, faulty)
+
+    return Fault(name, plant, cases)
+
+
+class _Proxy:
+    """A module with some functions replaced."""
+
+    def __init__(self, module: Any, **replaced: Any) -> None:
+        self._module = module
+        self.__dict__.update(replaced)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._module, name)
+
+
+def _no_limit(patch: pytest.MonkeyPatch) -> None:
+    """The next slot is that of the cursor, beyond the limit too."""
+    patch.setattr(lower, "arith", _Proxy(lower.arith, minui=lambda slot, limit: slot))
+
+
+def _no_region_test(patch: pytest.MonkeyPatch) -> None:
+    """Events are stored whether the warp has a region or not."""
+    arith = lower.arith
+
+    def cmpi(predicate: Any, left: Any, right: Any) -> Any:
+        if predicate == arith.CmpIPredicate.ugt:
+            return arith.cmpi(arith.CmpIPredicate.eq, left, left)
+        return arith.cmpi(predicate, left, right)
+
+    patch.setattr(lower, "arith", _Proxy(arith, cmpi=cmpi))
+
+
+def _payload_does_not_advance(patch: pytest.MonkeyPatch) -> None:
+    """Groups with a payload leave the cursor where it was."""
+    group, store = lower._Lowering._group, lower.llvm.store
+    current: list[Any] = []
+
+    def faulty_group(self: Any, events: Any) -> None:
+        current.append(events)
+        group(self, events)
+        current.pop()
+
+    def faulty_store(*args: Any, **kwargs: Any) -> Any:
+        if current and any(e.payload != wire.PayloadType.NONE for e in current[-1].events):
+            return None
+        return store(*args, **kwargs)
+
+    patch.setattr(lower._Lowering, "_group", faulty_group)
+    patch.setattr(lower, "llvm", _Proxy(lower.llvm, store=faulty_store))
+
+
+def _link_off_by_one(patch: pytest.MonkeyPatch) -> None:
+    """A token names the slot behind that of its start."""
+    token = lower._Lowering._token
+    patch.setattr(lower._Lowering, "_token", lambda self, off, index: token(self, off, index + 1))
+
+
+def _no_sentinel_test(patch: pytest.MonkeyPatch) -> None:
+    """An END is recorded whatever its token."""
+    arith = lower.arith
+    patch.setattr(lower, "_is_real", lambda token: arith.cmpi(arith.CmpIPredicate.eq, token, token))
+
+
+def _no_guards(patch: pytest.MonkeyPatch) -> None:
+    """Lanes that hold a sentinel take part in the election of an END's leader."""
+    patch.setattr(lower, "_guard_ends", lambda events, uniformity: None)
+
+
+def _all_together(patch: pytest.MonkeyPatch) -> None:
+    """The analysis takes every block for one that whole warps enter."""
+    patch.setattr(uniform.Uniformity, "block", lambda self, block: True)
+
+
+def _no_slack(patch: pytest.MonkeyPatch) -> None:
+    """No room is kept for the later events of a group."""
+    facts, record = ptx.KernelFacts, lower.KernelRecord
+    patch.setattr(ptx, "KernelFacts", lambda **k: facts(**{**k, "slack": 0}))
+    patch.setattr(lower, "KernelRecord", lambda *a, **k: replace(record(*a, **k), slack=0))
+
+
+def _sites_shifted(patch: pytest.MonkeyPatch) -> None:
+    """Records carry the number of the next site."""
+    event = lower._Lowering._event
+
+    def faulty(self: Any, e: Any, *rest: Any) -> None:
+        event(self, replace(e, site=e.site + 1), *rest)
+
+    patch.setattr(lower._Lowering, "_event", faulty)
+
+
+FAULTS = [
+    text_fault(
+        "the leader is the last active lane", "leader", "%lanemask_lt", "%lanemask_gt", "odd_even", "lane_trips"
+    ),
+    text_fault("lane 0 always leads", "leader", "activemask.b32 m", "mov.u32 m,-1", "odd_even", "first_active_lane"),
+    text_fault("every active lane leads", "leader", "and.b32 m,m,l", "mov.u32 m,0", "odd_even"),
+    Fault("no limit", _no_limit, ("room_31_for_100_payload", "room_1_for_20_grouped")),
+    Fault("no test for a region", _no_region_test, ("no_room_at_all", "SILENT every_call")),
+    Fault("payload events do not advance the cursor", _payload_does_not_advance, ("every_call", "payload_integers")),
+    Fault("token link off by one", _link_off_by_one, ("tokens_overlapping_3", "token_across_iterations_4")),
+    text_fault(
+        "tokens are not broadcast",
+        "broadcast",
+        "shfl.sync.idx.b32 <all>,<value>,l,31,m",
+        "mov.b32 <all>,<value>",
+        "token_ended_by_subset",
+    ),
+    text_fault("the link is left out", "event", "or.b32 c,<token>,<code>", "mov.b32 c,<code>", "tokens_in_flight_2"),
+    Fault("sentinel test dropped", _no_sentinel_test, ("token_unguarded_1", "token_merged_2")),
+    Fault("ENDs with a sentinel in some lanes are not guarded", _no_guards, ("token_started_by_subset",)),
+    text_fault(
+        "count not written",
+        "close",
+        "@q st.global.v4.u32 [a+96],{f,t,n,m}",
+        "@q st.global.u32 [a+100],t; @q st.global.v2.u32 [a+104],{n,m}",
+        "only_event",
+    ),
+    text_fault("a lane's count not written", "close", "@q st.global.v2.u32 [a],{f,t}; ", "", "single_lane_5_3"),
+    text_fault("the warp is not closed", "close", "[a+96],{f,t,n,m}", "[a+96],{f,f,n,m}", "only_event"),
+    text_fault(
+        "lane blocks one too far",
+        "open_region",
+        "setp.ne.u32 q,s,0; sub.u32 s,s,1; ",
+        "setp.ne.u32 q,s,0; ",
+        "single_lane_31_64",
+        "odd_even",
+    ),
+    text_fault(
+        "lane blocks without a header",
+        "open_region",
+        f"@q add.u32 n,s,{wire.LANE_HEADER_BYTES}",
+        "@q mov.u32 n,s",
+        "odd_even",
+    ),
+    text_fault("the clock is a constant", "event", "mov.u32 t,%clock", "mov.u32 t,7", "odd_even", "only_event"),
+    text_fault("the payload beside its slot", "event", "[a+24],<payload>", "[a+28],<payload>", "payload_f64"),
+    text_fault(
+        "64-bit payloads cut",
+        "event",
+        "st.global.b64 [a+24],<payload>",
+        "cvt.u32.u64 t,<payload>; @<store> st.global.b32 [a+24],t",
+        "payload_f64",
+    ),
+    text_fault("grouped events share a slot", "event", "[a+16],{t,c}", "[a],{t,c}", "every_call"),
+    Fault("sites shifted by one", _sites_shifted, ("every_call",)),
+    Fault("every block counts as whole warps", _all_together, ("odd_even", "first_active_lane", "shape_7x9x1")),
+    Fault("no slack behind a group", _no_slack, ("room_10_for_17_grouped",)),
+    text_fault("trim of odd sizes left out", "open_region", "sub.u32 t,t,trim; ", "", "room_20_for_21"),
+    text_fault(
+        "a claim always finds room", "open_region", "setp.le.and.u64 r,x,a,e", "and.pred r,e,e", "no_room_at_all"
+    ),
+    text_fault("lost events not counted", "close", "red.global.add.u64 [<control>+8],g;", "", "no_room_at_all"),
+    text_fault("lost table row of another lane", "close", "{s,b,m,t}; ", "{s,w,m,t}; ", "no_room_at_all_lanes"),
+    text_fault("lost counts in bytes of 8", "close", "{s,w,f,t}", "{s,w,n,t}", "no_room_at_all"),
+    text_fault(
+        "cluster rows and columns swapped", "open_region", "%cluster_nctaid.y", "%cluster_nctaid.x", "cluster_2x1"
+    ),
+    text_fault("block dimensions swapped", "open_region", "mov.u32 s,%ntid.y", "mov.u32 s,%ntid.z", "shape_7x9x1"),
+    text_fault("CTA x for y", "open_region", "mov.u32 m,%ctaid.y", "mov.u32 m,%ctaid.x", "shape_5x3x3_grid_2x3x2"),
+    text_fault(
+        "another grid's number",
+        "open_region",
+        "mov.u64 g,%gridid; mov.b64 {s,t},g",
+        "mov.u32 s,1; mov.u32 t,0",
+        "several_kernels",
+    ),
+    text_fault("warp number without rows", "open_region", "mad.lo.u32 w,w,t,s; shr.u32", "shr.u32", "shape_32x2x2"),
+]
+PAIRS = [(f, c) for f in FAULTS for c in f.cases]
+
+
+@pytest.mark.parametrize(("fault", "name"), PAIRS, ids=[f"{f.name}-{c}" for f, c in PAIRS])
+def test_the_table_sees(fault: Fault, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    fault.plant(monkeypatch)
+    assert _failure(name) is not None
+
+
+def _failure(name: str) -> str | None:
+    """How the case fails, or None. Compiling it must not."""
+    silent = name.startswith("SILENT ")
+    case = BY_NAME[name.removeprefix("SILENT ")]
+    runner = EmulatorRunner()
+    runner.kernels(case)
+    try:
+        found = [] if silent else check(case, runner.run(case))
+        if silent:
+            runner.run_silent(case, events=True)
+    except (AssertionError, EmulatorError, WarptraceError, LookupError) as e:
+        return f"{type(e).__name__}: {e}"
+    return "; ".join(itertools.islice(found, 2)) or None
+
+
+if __name__ == "__main__":  # python -m conformance.test_faults, in tests/: how each fault shows
+    for fault, name in PAIRS:
+        with pytest.MonkeyPatch.context() as patch:
+            fault.plant(patch)
+            print(f"{fault.name} | {name} | {(_failure(name) or 'NOT SEEN')[:160]}", flush=True)

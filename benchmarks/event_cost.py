@@ -166,8 +166,12 @@ def results(args: argparse.Namespace) -> dict[str, Any]:
         folder = Path(name)
         raw = {OURS: profiled(OURS, args, folder)}
         check_recorded(folder / OURS, args, raw[OURS]["blocks"])
+        failed = None
         if reference:
-            raw[REFERENCE] = profiled(REFERENCE, args, folder)
+            try:
+                raw[REFERENCE] = profiled(REFERENCE, args, folder)
+            except (RuntimeError, subprocess.TimeoutExpired) as error:
+                failed = str(error)
     versions = {"python": platform.python_version(), "warptrace": warptrace.__version__, **raw[OURS]["versions"]}
     return {
         "benchmark": "event_cost",
@@ -179,13 +183,14 @@ def results(args: argparse.Namespace) -> dict[str, Any]:
         "repeats": args.repeats,
         "unit": "cycles an iteration, mean over all warps; keys are mode/warps an SM",
         "figures": {api: figures(one["samples"]) for api, one in raw.items()},
+        "reference_failed": failed,
     }
 
 
 def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--iterations", type=int, default=100, metavar="N", help="of the loop (default: 100)")
-    parser.add_argument("--repeats", type=int, default=9, metavar="N", help="launches of each kernel (default: 9)")
+    parser.add_argument("--repeats", type=int, default=5, metavar="N", help="launches of each kernel (default: 5)")
     parser.add_argument("--warps", type=_counts, default=[1, 4, 8, 16], metavar="N,N,...", help="warps an SM")
     parser.add_argument("--modes", type=_modes, default=list(MODES), metavar="MODE,...", help=", ".join(MODES))
     parser.add_argument("--json", type=Path, default=Path("event_cost.json"), metavar="FILE", help="results file")
@@ -225,12 +230,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     print(f"{data['device']['name']}, driver {data['device']['driver']}, {data['blocks']} SMs, {data['versions']}")
     print(table(data["figures"], args.modes, args.warps))
-    if REFERENCE not in data["figures"]:
+    if data["reference_failed"]:
+        print(f"error: {data['reference_failed']}", file=sys.stderr)
+    elif REFERENCE not in data["figures"]:
         print("the reference's package (iket) is not installed, or was left out: ours alone")
     args.json.parent.mkdir(parents=True, exist_ok=True)
     args.json.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
     print(f"results in {args.json}")
-    return 0
+    return 1 if data["reference_failed"] else 0
 
 
 if __name__ == "__main__":

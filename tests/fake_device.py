@@ -211,8 +211,8 @@ class FakeBankImage:
 class FakeDevice:
     """Trace memory of one device, and the clocks of its SMs.
 
-    ``rates``: cycles per ns of an SM (default 1.98), or their history, ``offsets``: its cycle counter at true time 0 (default:
-    a different one for every SM). ``slack``: bytes behind each bank. ``timer_ahead_ns``: of its %globaltimer before
+    ``rates``: cycles per ns of an SM (default 1.98), or their history, ``offsets``: its cycle counter at true time 0
+    (default: a different one for every SM). ``slack``: bytes behind each bank. ``timer_ahead_ns``: of its %globaltimer before
     that of other devices.
     """
 

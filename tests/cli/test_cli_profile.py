@@ -192,7 +192,13 @@ def test_the_record_of_a_run(cli: Cli, workload: list[str], tmp_path: Path) -> N
         "command": command,
         "working_dir": str(tmp_path),
         "exit_status": 5,
-        "options": {"directory": "raw", "buffer_bytes": 1 << 30, "max_events_per_warp": 9, "log_level": "warn"},
+        "options": {
+            "directory": "raw",
+            "buffer_bytes": 1 << 30,
+            "max_events_per_warp": 9,
+            "log_level": "warn",
+            "untraced_build": True,
+        },
         "versions": {
             "warptrace": warptrace.__version__,
             "python": platform.python_version(),

@@ -83,8 +83,9 @@ def test_more_anchors_leave_less_uncertainty() -> None:
         regions = make_regions(sm, start, end, steady(dict.fromkeys(range(8), 1.98)))
         worst.append(fit_clocks(regions, np.zeros(len(sm), np.int64), {}).uncertainty.max())
     assert worst[0] > worst[1] > worst[2]
-    # Half of 32 + 2 x 4: nothing but one anchor at each end; 2.5 ns that a steady clock may wander in 50 us; rounding.
-    assert worst[0] == pytest.approx(20 + 2.5 + 1, abs=0.1)
+    # Half of 32 + 2 x 4: nothing but one anchor at each end. 2.3 ns that a steady clock may wander meanwhile; a cycle
+    # and the rounding.
+    assert worst[0] == pytest.approx(20 + 2.3 + 1, abs=0.3)
     assert worst[2] < 15
 
 
@@ -112,7 +113,7 @@ def test_a_moving_rate_is_followed() -> None:
     assert facts["ns_per_cycle"][1] == pytest.approx(1 / 1.965, rel=2e-3)
     assert facts["rate_change"] == pytest.approx(1.98 / 1.965 - 1, rel=0.3)
     assert facts["typical_uncertainty_ns"] < 30
-    assert 60 < facts["uncertainty_ns"] < 200  # the step shows
+    assert 60 < facts["uncertainty_ns"] < 300  # the step shows
     assert facts["anchors_off"] == 0
 
 
@@ -148,7 +149,7 @@ class History:
 
 
 def make_history(rng: np.random.Generator, kind: str, duration: float) -> History:
-    """``constant``; ``step``: one of up to 25 %; ``drift``: 25 % in a smooth wave; ``walk``: a new rate every 2 to
+    """``constant``; ``step``: one of up to 25 %; ``nudge``: by 0.01 to 1 %, and back; ``drift``: 25 % in a smooth wave; ``walk``: a new rate every 2 to
     60 us; ``dip``: short excursions from a constant rate."""
     top = rng.choice([1.98, 1.755, 1.5])
     if kind == "constant":
@@ -156,6 +157,9 @@ def make_history(rng: np.random.Generator, kind: str, duration: float) -> Histor
     if kind == "step":
         at = rng.uniform(0, duration)
         return History(np.array([0.0, at]), np.array([1.98, 1.98 * rng.uniform(0.75, 1)]))
+    if kind == "nudge":
+        begin = np.sort(rng.uniform(0, duration, 2))
+        return History(np.concatenate([[0.0], begin]), top * (1 - np.array([0.0, 10 ** rng.uniform(-4, -2), 0.0])))
     if kind == "drift":
         begin = np.arange(0, duration, 200.0)
         depth, period = rng.uniform(0.01, 0.25), rng.uniform(50_000, 400_000)
@@ -217,7 +221,7 @@ class Moving:
         return np.array(rows)
 
 
-KINDS = ("constant", "step", "drift", "walk", "dip")
+KINDS = ("constant", "step", "nudge", "drift", "walk", "dip")
 
 
 @settings(max_examples=100, deadline=None)
@@ -240,7 +244,7 @@ def test_a_moving_clock_lies_within_the_stated_uncertainty(
     # Followed closely, all the same: a quarter of the clock moves inside a few microseconds.
     if spacing == 1_000.0:
         assert np.median(np.abs(error)) < 15
-        assert np.median(run.fitted.typical) < 60
+        assert np.median(run.fitted.typical) < 100
 
 
 def test_a_short_launch_takes_the_rate_of_its_device() -> None:

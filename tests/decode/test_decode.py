@@ -73,7 +73,7 @@ def test_every_column_of_a_small_trace(tmp_path: Path) -> None:
     (launch,) = trace.launches
     assert grid_id == 17
     uncertainty = launch.clock_uncertainty_ns
-    assert 20 <= uncertainty <= 21
+    assert 23 <= uncertainty <= 23.2  # 20, 1.6 that the clock may wander in 32 us, a cycle and the rounding
     assert dataclasses.asdict(launch) == {
         "index": 0, "process": 0, "device": 0, "context_id": 1, "grid_id": 17, "kernel": "gemm",
         "symbol": "kernel_gemm_0", "kernel_id": kernel.id, "grid": (2, 1, 1), "block": (96, 1, 1),

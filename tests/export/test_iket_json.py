@@ -140,7 +140,7 @@ def test_builds_of_kernels(tmp_path: Path, validator: Any) -> None:
     code = {"registers": 168, "stack_bytes": 0, "code_bytes": 9_856}
     trace.meta["builds"] = [
         {"kernel_id": 99, "kernel": "gemm", "arch": "sm_90a", **code, "untraced": code | {"registers": 160}},
-        {"kernel_id": 98, "kernel": "sum", "arch": "sm_80", "registers": 40},
+        {"kernel_id": 98, "kernel": "sum", "arch": "sm_80", "registers": 40, "code_bytes": "?", "untraced": None},
     ]
     data = export(trace, tmp_path)
     assert list(validator.iter_errors(data)) == []

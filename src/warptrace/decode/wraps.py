@@ -24,6 +24,8 @@ TICKS_NS = 100.0
 """What two readings of the timer may be off."""
 CLOSE = 0.02
 """Explanations whose rates are so near to each other, relative, are equally good: then the one with fewest wraps."""
+FASTEST = 0.998
+"""Of the nominal ns per cycle: no clock runs faster."""
 PLAUSIBLE = 0.45
 """How far, relative, a stretch's rate may be from the usual one."""
 USUAL = 0.55
@@ -109,42 +111,48 @@ def _silences(
     usual = duration / length if closed and duration > 0 else _usual(step, ticks, nominal)
     if closed:
         step[-1] %= WRAP
-    wraps = _explained(step, ticks, usual, missing)
-    if wraps is None or (closed and int(wraps.sum()) != (length - int(step.sum())) // WRAP):
+    fastest = FASTEST * nominal if usual >= FASTEST * nominal else 0.0
+    costs = _costs(step, ticks, usual, fastest, int(missing))
+    best = costs.min(axis=0)
+    if best.max() > PLAUSIBLE:
         return None
+    close = costs <= best + CLOSE
+    wraps = np.argmax(close, axis=0)
+    several = np.count_nonzero(close, axis=0) > 1
+    if closed:
+        total = (length - int(step.sum())) // WRAP
+        wraps = next((w for w in (np.argmin(costs, axis=0), wraps) if int(w.sum()) == total), None)
+        if wraps is None:
+            return None
+        several[:] = False
     before = np.concatenate([[-1], at])
     result = []
     for k in np.flatnonzero(wraps).tolist():
         if k < len(at):
-            result.append(_Silence(int(at[k]), int(wraps[k]), int(at[k]) - int(before[k]) == 1))
+            alone = int(at[k]) - int(before[k]) == 1
+            result.append(_Silence(int(at[k]), int(wraps[k]), alone and not several[k]))
         elif int(at[-1]) != rows.stop - rows.start - 1:
             result.append(_Silence(rows.stop - rows.start, int(wraps[k]), False))
     return result
 
 
 def _usual(step: I64, ticks: I64, nominal: float) -> float:
-    """ns per cycle of a warp that never ended: what most of its stretches say that are clear."""
-    clear = (step > 100_000) & (ticks < WRAP // 4)
+    """ns per cycle of a warp that never ended: what most of its short stretches say, in which a silence hardly hides."""
+    clear = (step > 100_000) & (step < WRAP // 64) & (ticks < WRAP // 64)
     rate = ticks[clear] / step[clear]
     rate = rate[(rate > 0.3) & (rate < 1.5)]
     return float(np.median(rate)) if len(rate) else nominal or USUAL
 
 
-def _explained(step: I64, ticks: I64, usual: float, most: int) -> I64 | None:
-    """Wraps of the cycle counter in each stretch of ``step`` cycles and ``ticks`` ns, both modulo 2**32: the fewest
-    that give a rate as near to the usual one as any. None where some stretch has no plausible explanation."""
-    best = np.full(len(step), np.inf)
-    costs = []
-    for k in range(most + 1):
-        expected = (step + k * WRAP) * usual
-        turns = np.maximum(np.rint((expected - ticks) / WRAP), 0.0)
-        off = np.abs(ticks + turns * WRAP - expected)
-        cost = np.maximum(off - TICKS_NS, 0.0) / np.maximum(expected, 1.0)
-        costs.append(cost)
-        np.minimum(best, cost, out=best)
-        if k and best.max() < CLOSE:
-            break
-    if best.max() > PLAUSIBLE:
-        return None
-    result: I64 = np.argmax(np.stack(costs) <= best + CLOSE, axis=0)
-    return result
+def _costs(step: I64, ticks: I64, usual: float, fastest: float, most: int) -> F64:
+    """How far, relative, the usual rate is from the rate of each of (k,) stretches of ``step`` cycles and ``ticks`` ns, both
+    modulo 2**32, if 0 .. ``most`` wraps of the cycle counter are missing: (most + 1, k). The timer's turns are those
+    that fit best; rates beyond ``fastest`` do not."""
+    wraps = np.arange(most + 1, dtype=np.int64)[:, None]
+    cycles = (step + wraps * WRAP).astype(np.float64)
+    expected = cycles * usual
+    turns = np.maximum(np.rint((expected - ticks) / WRAP), 0.0)
+    ns = ticks + turns * WRAP
+    cost = np.maximum(np.abs(ns - expected) - TICKS_NS, 0.0) / np.maximum(expected, 1.0)
+    cost[ns + TICKS_NS < cycles * fastest] = np.inf
+    return cost

@@ -408,9 +408,9 @@ class _Writer:
 def _build(build: dict[str, Any]) -> dict[str, Any]:
     """What a kernel takes, as compiled with events and, where known, without."""
 
-    def code(facts: dict[str, Any]) -> dict[str, Any]:
+    def code(facts: dict[str, Any]) -> dict[str, int]:
         keys = {"registers": "registers", "stack_bytes": "stackBytes", "code_bytes": "codeBytes"}
-        return {name: facts[key] for key, name in keys.items() if key in facts}
+        return {name: facts[key] for key, name in keys.items() if isinstance(facts.get(key), int)}
 
     untraced = build.get("untraced")
     return {
@@ -418,7 +418,7 @@ def _build(build: dict[str, Any]) -> dict[str, Any]:
         "kernel": build["kernel"],
         "arch": build["arch"],
         **code(build),
-        **({"untraced": code(untraced)} if untraced else {}),
+        **({"untraced": code(untraced)} if isinstance(untraced, dict) else {}),
     }
 
 

@@ -107,8 +107,10 @@ def _builds(trace: Trace) -> tuple[str, ...]:
 
 def _build_line(build: dict[str, Any]) -> str | None:
     """What tracing costs a kernel in registers and stack; None where it costs nothing or that is not known."""
-    untraced = build.get("untraced") or {}
+    untraced = build.get("untraced")
     keys = ("registers", "stack_bytes", "code_bytes")
+    if not isinstance(untraced, dict):
+        return None
     if not all(isinstance(facts.get(key), int) for facts in (build, untraced) for key in keys):
         return None
     (registers, stack, code), (registers0, stack0, code0) = ([f[key] for key in keys] for f in (build, untraced))

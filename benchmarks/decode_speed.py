@@ -1,9 +1,10 @@
 """Speed and memory of the raw path: bank memory -> capture -> read -> decode, on made-up, well-formed warps.
 
-    python benchmarks/decode_speed.py [--events 10000000] [--warps 100000] [--stride 8|16] [--json]
+    python benchmarks/decode_speed.py [--events 10000000] [--warps 100000] [--stride 8|16] [--anchors] [--json]
 
 One SM's share of warps lies in each bank, as on a device; every warp repeats ten events: two nested push ranges, a
-switch, a token range and marks. Prints seconds, events a second and the peak memory of the process.
+switch, a token range and marks; with --anchors one of the ten also holds the global timer, and the clocks fall from
+1.98 to 1.5 GHz and rise again, over and over. Prints seconds, events a second and the peak memory of the process.
 """
 
 from __future__ import annotations
@@ -42,13 +43,29 @@ PATTERN = (
     (EventKind.POP, ""),
 )
 START, END = 3, 7
+ANCHOR = 1
+"""Of the pattern, with --anchors."""
 
 
-def record(stride: int) -> KernelRecord:
+def cycles_to_ns(cycles: np.ndarray, moving: bool) -> np.ndarray:
+    """True ns since the launch's start; where the clock moves, its rate swings by a seventh either way in 60 us."""
+    swing = 100_000 / 2 / np.pi
+    return cycles / 1.98 if not moving else (cycles + swing / 7 * (1 - np.cos(cycles / swing))) / 1.74
+
+
+def record(stride: int, anchors: bool = False) -> KernelRecord:
     payload = PayloadType.U32 if stride == 16 else PayloadType.NONE
     silent = (EventKind.POP,)
     sites = tuple(
-        Site(i + 1, kind, name, PayloadType.NONE if kind in silent else payload, "bench.py", i + 1)
+        Site(
+            i + 1,
+            kind,
+            name,
+            PayloadType.NONE if kind in silent else payload,
+            "bench.py",
+            i + 1,
+            anchors and i == ANCHOR,
+        )
         for i, (kind, name) in enumerate(PATTERN)
     )
     number = kernel_id("kernel_bench", sites)
@@ -58,6 +75,7 @@ def record(stride: int) -> KernelRecord:
 def bank_image(kernel: KernelRecord, sm: int, warps: np.ndarray, total: int, events: int) -> BankImage:
     """Memory of one bank that holds the regions of ``warps``, each with ``events`` events."""
     stride = kernel.stride
+    moving = any(s.anchor for s in kernel.sites)
     main_bytes = -(-events * stride // wire.REGION_ALIGN) * wire.REGION_ALIGN
     size = wire.region_bytes(main_bytes, 0)
     n = len(warps)
@@ -70,11 +88,12 @@ def bank_image(kernel: KernelRecord, sm: int, warps: np.ndarray, total: int, eve
     headers["position"], headers["kernel_id"], headers["grid_id"] = position, kernel.kernel_id, 7
     headers["cta"][:, 0], headers["warp"] = warps // 4, warps % 4
     headers["main_bytes"], headers["stride"], headers["sm"] = main_bytes, stride, sm
+    headers["capacity"] = wire.pack_capacity(main_bytes, 0)
     headers["grid"], headers["block"] = (-(-total // 4), 1, 1), wire.pack_block(128, 1, 1)
     headers["entry_clock"], headers["exit_clock"] = entry, entry + 40 * events
     origin = 10_000_000_000 * (sm + 1)
     for name in ("entry", "exit"):
-        ns = ((headers[f"{name}_clock"] - origin) / 1.98).astype(np.uint64)
+        ns = cycles_to_ns(headers[f"{name}_clock"].astype(np.int64) - origin, moving).astype(np.uint64)
         headers[f"{name}_globaltimer"] = EPOCH_NS + ns // 32 * 32
     headers["advance"] = events * stride
     code = np.resize(np.arange(1, len(PATTERN) + 1, dtype=np.uint32), events)
@@ -88,6 +107,10 @@ def bank_image(kernel: KernelRecord, sm: int, warps: np.ndarray, total: int, eve
     slots[:, ends, 1] |= ((offset << wire.TOKEN_SHIFT) & wire.TOKEN_MASK).astype(np.uint32)
     if stride == 16:
         slots[:, :, 2] = np.arange(events)
+    if moving:
+        at = np.arange(ANCHOR, events, len(PATTERN))
+        ns = EPOCH_NS + cycles_to_ns(clock[:, at] - origin, moving).astype(np.int64) // 32 * 32
+        slots[:, at, 3] = ns & 0xFFFFFFFF
     return BankImage(memory.reshape(-1), 0, base, (64 << 20) - 1)
 
 
@@ -131,11 +154,14 @@ def main() -> None:
     parser.add_argument("--events", type=int, default=10_000_000)
     parser.add_argument("--warps", type=int, default=100_000)
     parser.add_argument("--stride", type=int, choices=wire.STRIDES, default=16)
+    parser.add_argument("--anchors", action="store_true", help="one event of ten holds the global timer; stride 16")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     args = parser.parse_args()
+    if args.anchors and args.stride != 16:
+        parser.error("--anchors needs --stride 16")
     per_warp = max(args.events // args.warps // len(PATTERN), 1) * len(PATTERN)
     results: dict[str, Any] = {"events": per_warp * args.warps, "warps": args.warps, "stride": args.stride}
-    kernel = record(args.stride)
+    kernel = record(args.stride, args.anchors)
     with tempfile.TemporaryDirectory() as folder:
         directory = Path(folder) / "pid_1"
         fill(directory, kernel, args.warps, per_warp, results)

@@ -212,8 +212,8 @@ class FakeDevice:
     """Trace memory of one device, and the clocks of its SMs.
 
     ``rates``: cycles per ns of an SM (default 1.98), or their history, ``offsets``: its cycle counter at true time 0
-    (default: a different one for every SM). ``slack``: bytes behind each bank. ``timer_ahead_ns``: of its %globaltimer before
-    that of other devices.
+    (default: a different one for every SM). ``slack``: bytes behind each bank. ``timer_ahead_ns``: of its
+    %globaltimer before that of other devices.
     """
 
     def __init__(

@@ -39,6 +39,7 @@ def announce_build(kernel_id: int, build: dict[str, Any]) -> None:
 
 def _publish(record: KernelRecord) -> None:
     with _lock:
+        _records.pop(record.kernel_id, None)
         _records[record.kernel_id] = record
         listeners = list(_listeners)
     for listener in listeners:

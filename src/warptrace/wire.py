@@ -50,7 +50,8 @@ CAPTURE_VERSION = 1
 """Version of the raw capture directory and of everything in this module."""
 
 # ---------------------------------------------------------------------------------------------- control block
-BANK_COUNT = 128
+LOG2_BANKS = 7
+BANK_COUNT = 1 << LOG2_BANKS
 """Claim counters. One same-address atomic a cycle is what an L2 slice does; 128 lines spread 132 SMs' claims."""
 BANK_LINE_BYTES = 128
 BANKS_OFFSET = 4096
@@ -140,10 +141,11 @@ REGION_DTYPE = np.dtype(
         ("lane_advance", "<u4"),
     ]
 )
-"""``position``: low 32 bits of the claim's position in its bank (must match where the header was found). ``warp``: linear warp
-of the CTA. ``block``: see :func:`pack_block`; ``cluster``: see :func:`pack_cluster` (0: no cluster launch).
-``capacity``: see :func:`pack_capacity`. ``*_clock``: %clock64 in cycles; ``*_globaltimer``: %globaltimer in ns, read right after
-it. ``advance``: bytes lane 0's cursor moved; ``lane_advance``: most that any other lane's did. ``closed``: CLOSED_MAGIC once the warp has ended."""
+"""``position``: low 32 bits of the claim's position in its bank (must match where the header was found). ``warp``:
+linear warp of the CTA. ``block``: see :func:`pack_block`; ``cluster``: see :func:`pack_cluster` (0: no cluster
+launch). ``capacity``: see :func:`pack_capacity`. ``*_clock``: %clock64 in cycles; ``*_globaltimer``: %globaltimer in
+ns, read right after it. ``advance``: bytes lane 0's cursor moved; ``lane_advance``: most that any other lane's did.
+``closed``: CLOSED_MAGIC once the warp has ended."""
 assert REGION_DTYPE.itemsize == REGION_HEADER_BYTES
 
 LANE_DTYPE = np.dtype([("advance", "<u4"), ("closed", "<u4")])
@@ -171,14 +173,15 @@ CELL_CALLBACK_OFFSET = 8
 CELL_DEVICES_OFFSET = 64
 CELL_DEVICE_COUNT = 64
 CELL_KERNELS_OFFSET = 1024
-CELL_KERNEL_COUNT = 4096
+CELL_KERNEL_COUNT = 16384
 CELL_KERNEL_BYTES = 16
 CELL_BYTES = CELL_KERNELS_OFFSET + CELL_KERNEL_COUNT * CELL_KERNEL_BYTES
 CELL_KERNEL_DTYPE = np.dtype([("main", "<u4"), ("lane", "<u4"), ("launches", "<u4"), ("ask", "<u4")])
 """What host code of kernel number ``kernel_id % CELL_KERNEL_COUNT`` reads (main, lane, ask) and counts (launches) at
-each launch. ``ask``: if not 0, every launch but the first calls back before it reads the size. ``main``: bytes of main slots of a warp (:func:`exact_main`), or :data:`CELL_SKIP`, or an automatic size
-(:func:`auto_main`). ``lane``: bytes of each other lane's block, a multiple of 128, 0 for none; with an automatic
-``main``: ``1 | shift << 1``, that is ``main_bytes >> shift``, or 0 for none."""
+each launch. ``ask``: if not 0, every launch but the first calls back before it reads the size. ``main``: bytes of
+main slots of a warp (:func:`exact_main`), or :data:`CELL_SKIP`, or an automatic size (:func:`auto_main`). ``lane``:
+bytes of each other lane's block, a multiple of 128, 0 for none; with an automatic ``main``: ``1 | shift << 1``, that
+is ``main_bytes >> shift``, or 0 for none."""
 CELL_SKIP = 2
 """``main`` with this value: do not record the kernel (it gets control pointer 0, which costs next to nothing)."""
 
@@ -192,18 +195,26 @@ def exact_main(slot_bytes: int) -> int:
     return main | (main - slot_bytes) // 8 << 2
 
 
-def auto_main(log2_budget: int, log2_least: int, log2_most: int) -> int:
+LOG2_LEAST_MAIN = 8
+
+
+def auto_main(log2_budget: int, log2_least: int, log2_most: int, log2_bank: int) -> int:
     """A ``main`` that lets the launch's grid decide: see :func:`auto_main_bytes`."""
-    return 1 | log2_budget << 1 | log2_least << 6 | log2_most << 11
+    return 1 | log2_budget << 1 | log2_least << 6 | log2_most << 11 | log2_bank << 16
 
 
-def auto_main_bytes(main: int, warps: int) -> int:
-    """Main bytes of each of ``warps`` warps of a launch for an automatic ``main``.
+def auto_main_bytes(main: int, ctas: int, warps_per_cta: int) -> int:
+    """Main bytes of each warp of a launch for an automatic ``main``; the device computes the same.
 
-    The device computes the same: the budget shifted right by ceil(log2(warps)), kept between least and most.
+    The budget shifted right by ceil(log2(warps)), kept between least and most; and such that ``1 << log2_bank`` bytes
+    of a bank hold the regions of all warps that claim from it: those of one CTA, or twice the launch's even share.
+    Never less than ``1 << LOG2_LEAST_MAIN``: a launch of so many warps does not fit the buffer.
     """
-    budget, least, most = main >> 1 & 31, main >> 6 & 31, main >> 11 & 31
-    return 1 << int(min(max(budget - (max(warps, 1) - 1).bit_length(), least), most))
+    budget, least, most, bank = (main >> shift & 31 for shift in (1, 6, 11, 16))
+    log2_cta = (max(warps_per_cta, 1) - 1).bit_length()
+    log2_warps = (max(ctas * warps_per_cta, 1) - 1).bit_length()
+    crowd = max(log2_cta, log2_warps - LOG2_BANKS + 1)
+    return 1 << int(max(min(max(budget - log2_warps, least), most, bank - crowd), LOG2_LEAST_MAIN))
 
 
 def region_bytes(main_bytes: int, lane_bytes: int) -> int:

@@ -17,6 +17,7 @@ import warptrace.cute as iket
 from warptrace import registry
 from warptrace.capture import Capture, read_capture
 from warptrace.decode import decode
+from warptrace.runtime import memory
 from warptrace.runtime.options import RuntimeOptions
 from warptrace.sites import KernelRecord
 from warptrace.trace import Trace
@@ -240,6 +241,7 @@ def _recording(folder: str, case: Case) -> Iterator[Any]:
 
     registry._records.clear()  # of earlier cases: ``max_events`` need not fit their kernels
     options = RuntimeOptions(directory=folder, buffer_bytes=case.buffer_bytes, max_events_per_warp=case.max_events)
+    memory.forget()  # of the size that the case asks for, not that of an earlier one
     recorder = Recorder(options)
     recorder.start()
     try:

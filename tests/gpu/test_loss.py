@@ -85,7 +85,7 @@ def test_room_by_the_grid_and_then_by_what_was_needed(tmp_path: Path, figure: Fi
             torch.cuda.synchronize()
     trace = load(folder)
     (record,) = [x for x in read_capture(folder).kernels.values() if x.kernel_id == trace.launches[0].kernel_id]
-    main_bytes = wire.auto_main_bytes(automatic(plan(SMALL_BUFFER))[0], warps)
+    main_bytes = wire.auto_main_bytes(automatic(plan(SMALL_BUFFER), lanes=False).main, ctas, k.WARPS)
     share = (main_bytes - record.slack) // record.stride
     kept = [trace.warps.events[trace.warps.launch == x.index] for x in trace.launches]
     assert set(kept[0].tolist()) == {share}

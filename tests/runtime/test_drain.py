@@ -39,8 +39,9 @@ class NumpyMemory:
     def read_rows(self, pieces: list[tuple[int, int, int]], nbytes: int) -> list[np.ndarray]:
         return [np.stack([self.read(at + k * pitch, nbytes) for k in range(rows)]) for at, pitch, rows in pieces]
 
-    def clear(self, offset: int, nbytes: int) -> None:
-        self.bytes[offset : offset + nbytes] = 0
+    def clear(self, pieces: list[tuple[int, int]]) -> None:
+        for offset, nbytes in pieces:
+            self.bytes[offset : offset + nbytes] = 0
 
     def set_tails(self, tails: np.ndarray) -> None:
         self.lines["tail"] = tails
@@ -170,9 +171,8 @@ def run(actions: list[tuple], directory: Path) -> tuple[Device, dict[int, tuple[
 def test_every_region_is_captured_once_and_whole(actions: list[tuple]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         device, got = run(actions, Path(folder) / "pid_1")
-    expected = {
-        w.number: (w.slots * 8, [1 + w.number] * min(w.slots, w.main // 8)) for w in device.warps if w.offset is not None
-    }
+    recorded = [w for w in device.warps if w.offset is not None]
+    expected = {w.number: (w.slots * 8, [1 + w.number] * min(w.slots, w.main // 8)) for w in recorded}
     assert got == expected
     assert not device.memory.bytes[wire.ARENA_OFFSET :].any(), "what was drained is zero again"
 

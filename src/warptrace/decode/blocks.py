@@ -147,19 +147,19 @@ def _slack(source: Source) -> I64:
 
 def _event_ns(source: Source, events: Events) -> I64:
     """ns since the epoch of each event."""
-    clock, region = source.clock, events.region
+    clock, grid, region = source.clock, source.clock.grid, events.region
     group = clock.group
-    first, last = clock.first[group], clock.first[group + 1] - 1 - clock.first[group]
-    if not last.any():
-        x = source.cycles.astype(np.float64)[region]
-        x += events.cycle
-        x *= clock.rate[first][region]
-        x += clock.t[first][region]
-        ns = np.rint(x, out=x).astype(np.int64)
+    first, last = grid.first[group], grid.first[group + 1] - 1 - grid.first[group]
+    cycle = source.cycles[region]
+    cycle += events.cycle
+    if last.any():
+        cell = grid.cell_in(group[region], first[region], last[region], grid.shift[group][region], cycle)
+        ns = clock.at(cell, cycle)
     else:
-        cycle = source.cycles[region]
-        cycle += events.cycle
-        ns = clock.to_ns_in(first[region], last[region], clock.shift[group][region], cycle)
+        x = cycle.astype(np.float64)
+        x *= grid.rate[first][region]
+        x += grid.t[first][region]
+        ns = np.rint(x, out=x).astype(np.int64)
     ns += source.time0[region]
     return ns
 

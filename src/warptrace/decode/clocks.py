@@ -20,13 +20,13 @@ from __future__ import annotations
 import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from . import envelope
-from .envelope import WANDER
+from .envelope import ONE_CELL, WANDER
 from .tables import I64, Bool, Regions
 
 F64 = NDArray[np.float64]
@@ -52,6 +52,8 @@ BAD_NS = 64.0
 """An anchor this far off its map, and farther than the map's uncertainty, is reported."""
 TRY_NS, TRY_ANCHORS = 50_000.0, 8
 """From this length and this many anchors on, the envelope may say more than a line does."""
+HIDDEN = 2e-3
+"""Relative: the rate may move so much, for a while, and no anchor of a line shows it."""
 MOVED = 1e-3
 """Relative change of rate from which a launch's clock counts as having moved."""
 BIN_SHIFT, BIN_ANCHORS = 10, 3
@@ -59,8 +61,8 @@ BIN_SHIFT, BIN_ANCHORS = 10, 3
 PART_ANCHORS, MOST_THREADS = 1 << 15, 4
 CELLS = 4
 """Of a map, for every anchor."""
-LEAST_CELL, ONE_CELL = 8, 62
-"""Log2 of the cycles of a cell of a map: the smallest (an eighth of a microsecond), and one that holds everything."""
+LEAST_CELL, MOST_CELL = 8, 11
+"""Log2 of the cycles of an even cell; with fewer anchors than that the map runs from anchor to anchor."""
 
 
 @dataclass(frozen=True)
@@ -78,8 +80,7 @@ class ClockMap:
     """Piecewise linear maps, one a group = (launch, SM).
 
     ``group`` (n,): group of each region. ``cycle0``/``time0`` (g,): origins of a group, in cycles and in ns of
-    %globaltimer. A group's map runs straight inside cells of ``1 << shift[k]`` cycles, the last of which has no end:
-    ``first[k] .. first[k + 1] - 1``, which begin at ``t`` ns since time0 and rise by ``rate`` ns a cycle.
+    %globaltimer; ``grid`` counts from there.
 
     ``uncertainty`` (g,) ns: how far the truth can be from the map at worst, up to the ``last`` anchor (in cycles since
     cycle0); ``rate_error`` ns more per cycle behind it. ``typical`` (g,): the same where it is median. ``fastest``,
@@ -93,10 +94,7 @@ class ClockMap:
     sm: I64
     cycle0: I64
     time0: I64
-    first: I64
-    shift: I64
-    t: F64
-    rate: F64
+    grid: envelope.Grid
     uncertainty: F64
     typical: F64
     last: F64
@@ -121,19 +119,13 @@ class ClockMap:
 
     def to_ns(self, group: I64, cycle: I64) -> I64:
         """Rounded ns since the group's time0 of (n,) cycles since the group's cycle0."""
-        shift, first = self.shift[group], self.first[group]
-        return self.to_ns_in(first, self.first[group + 1] - 1 - first, shift, cycle.copy())
+        return self.at(self.grid.cell(group, cycle), cycle)
 
-    def to_ns_in(self, first: I64, last: I64, shift: I64, cycle: I64) -> I64:
-        """As :meth:`to_ns`, given for each cycle the first cell of its map, the number of its last cell and the log2 of
-        their cycles. Overwrites ``cycle``."""
-        cell = cycle >> shift
-        np.clip(cell, 0, last, out=cell)
-        cycle -= cell << shift
-        cell += first
-        ns = cycle.astype(np.float64)
-        ns *= self.rate[cell]
-        ns += self.t[cell]
+    def at(self, cell: I64, cycle: I64) -> I64:
+        """As :meth:`to_ns`, with the cells known."""
+        ns = (cycle - self.grid.begin[cell]).astype(np.float64)
+        ns *= self.grid.rate[cell]
+        ns += self.grid.t[cell]
         np.rint(ns, out=ns)
         return ns.astype(np.int64)
 
@@ -187,7 +179,7 @@ def fit_clocks(
     prior, spread, source = _prior_rates(thin, group_launch, device, nominal)
     whole, uncertainty, rate_error = _fit_groups(thin, prior, spread)
     source = np.where(thin.span(thin.g) >= OWN_RATE_NS, "sm", source)
-    lines = _lines(anchors, whole, uncertainty, rate_error)
+    lines = _lines(thin, whole, uncertainty, rate_error)
     maps, moved = _follow(anchors, lines, group_launch, nominal)
     off = _distance(anchors, maps)
     worst = _worst(anchors, off)
@@ -199,10 +191,7 @@ def fit_clocks(
         sm=sm,
         cycle0=cycle0,
         time0=time0,
-        first=maps.grid.first,
-        shift=maps.grid.shift,
-        t=maps.grid.t,
-        rate=maps.grid.rate,
+        grid=maps.grid,
         uncertainty=_stated(np.where(inside, maps.worst, np.maximum(maps.worst, worst + MARGIN_NS)), maps),
         typical=_stated(maps.typical, maps),
         last=anchors.span(anchors.x),
@@ -429,6 +418,8 @@ def _edge(anchors: _Anchors, inside: F64, outside: F64, enough: F64) -> F64:
 class _Maps:
     """The maps of some groups, as in ClockMap."""
 
+    COLUMNS: ClassVar = ("worst", "typical", "rate_error", "fastest", "slowest")
+
     grid: envelope.Grid
     worst: F64
     typical: F64
@@ -438,44 +429,57 @@ class _Maps:
 
     def put(self, groups: I64, other: _Maps) -> _Maps:
         """These maps, with those of ``groups`` (in order) taken from ``other``."""
-        columns = [c.copy() for c in (self.worst, self.typical, self.rate_error, self.fastest, self.slowest)]
-        for column, theirs in zip(
-            columns, (other.worst, other.typical, other.rate_error, other.fastest, other.slowest), strict=True
-        ):
-            column[groups] = theirs
+        columns = [getattr(self, name).copy() for name in self.COLUMNS]
+        for column, name in zip(columns, self.COLUMNS, strict=True):
+            column[groups] = getattr(other, name)
         shift, counts = self.grid.shift.copy(), np.diff(self.grid.first)
-        shift[groups], counts[groups] = other.grid.shift, np.diff(other.grid.first)
         changed = np.zeros(len(counts), np.bool_)
         changed[groups] = True
-        inside, kept = np.repeat(changed, counts), np.repeat(~changed, np.diff(self.grid.first))
+        kept = np.repeat(~changed, counts)
+        shift[groups], counts[groups] = other.grid.shift, np.diff(other.grid.first)
+        inside = np.repeat(changed, counts)
         first = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-        t, rate = np.empty(int(first[-1])), np.empty(int(first[-1]))
-        t[inside], t[~inside] = other.grid.t, self.grid.t[kept]
-        rate[inside], rate[~inside] = other.grid.rate, self.grid.rate[kept]
-        return _Maps(envelope.Grid(first, shift, t, rate), *columns)
+
+        def mixed(ours: NDArray[Any], theirs: NDArray[Any]) -> NDArray[Any]:
+            cells = np.empty(int(first[-1]), ours.dtype)
+            cells[inside], cells[~inside] = theirs, ours[kept]
+            return cells
+
+        a, b = self.grid, other.grid
+        cells = (mixed(a.begin, b.begin), mixed(a.t, b.t), mixed(a.rate, b.rate))
+        return _Maps(envelope.Grid(first, shift, *cells), *columns)
 
     def some(self, which: Bool) -> _Maps:
         """The maps of some of the groups."""
         counts = np.diff(self.grid.first)
         cells = np.repeat(which, counts)
         first = np.concatenate([[0], np.cumsum(counts[which])]).astype(np.int64)
-        grid = envelope.Grid(first, self.grid.shift[which], self.grid.t[cells], self.grid.rate[cells])
-        columns = (self.worst, self.typical, self.rate_error, self.fastest, self.slowest)
-        return _Maps(grid, *(c[which] for c in columns))
+        g = self.grid
+        grid = envelope.Grid(first, g.shift[which], g.begin[cells], g.t[cells], g.rate[cells])
+        return _Maps(grid, *(getattr(self, name)[which] for name in self.COLUMNS))
 
 
 def _lines(anchors: _Anchors, fit: _Fit, uncertainty: F64, rate_error: F64) -> _Maps:
     """One cell a group."""
     n = len(fit.rate)
-    grid = envelope.Grid(np.arange(n + 1), np.full(n, ONE_CELL), fit.offset, fit.rate)
-    wander = WANDER / 2 * anchors.span(anchors.g) if n else uncertainty
-    worst = uncertainty + wander
+    grid = envelope.Grid(np.arange(n + 1), np.full(n, ONE_CELL), np.zeros(n, np.int64), fit.offset, fit.rate)
+    span = anchors.span(anchors.g) if n else uncertainty
+    worst = np.maximum(uncertainty, _hidden(anchors, fit)) + WANDER / 2 * span if n else uncertainty
     return _Maps(grid, worst, worst, rate_error + WANDER * fit.rate, fit.rate, fit.rate)
+
+
+def _hidden(anchors: _Anchors, fit: _Fit) -> F64:
+    """How far from its line a clock whose rate moves within HIDDEN of the line's can be at a group's anchors, (g,)."""
+    bounds = envelope.Anchors(anchors.x, anchors.g - MARGIN_NS, anchors.g + TICK_NS + MARGIN_NS, anchors.first)
+    rate = fit.rate[anchors.cell]
+    low, high = envelope.sweep(bounds, envelope.Limits(rate * (1 - HIDDEN), rate * (1 + HIDDEN)))
+    here = fit.offset[anchors.cell] + rate * anchors.x
+    return _worst(anchors, np.maximum(high - here, here - low))
 
 
 def _distance(anchors: _Anchors, maps: _Maps) -> F64:
     """How far each anchor is outside of its bounds, in ns; negative inside. The anchors' cells are all groups."""
-    mapped = envelope.value(maps.grid, anchors.cell, anchors.x)
+    mapped = maps.grid.value(anchors.cell, anchors.x)
     return np.maximum(anchors.g - MARGIN_NS - mapped, mapped - anchors.g - TICK_NS - MARGIN_NS)
 
 
@@ -547,9 +551,9 @@ def _envelopes(anchors: _Anchors, groups: I64, fast: F64, slow: F64) -> tuple[_M
 def _joined(parts: list[_Maps]) -> _Maps:
     counts = np.concatenate([np.diff(p.grid.first) for p in parts])
     first = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-    shift, t, rate = (np.concatenate([getattr(p.grid, name) for p in parts]) for name in ("shift", "t", "rate"))
-    names = ("worst", "typical", "rate_error", "fastest", "slowest")
-    return _Maps(envelope.Grid(first, shift, t, rate), *(np.concatenate([getattr(p, n) for p in parts]) for n in names))
+    cells = (np.concatenate([getattr(p.grid, n) for p in parts]) for n in ("shift", "begin", "t", "rate"))
+    columns = (np.concatenate([getattr(p, n) for p in parts]) for n in _Maps.COLUMNS)
+    return _Maps(envelope.Grid(first, *cells), *columns)
 
 
 def _envelope(anchors: _Anchors, groups: I64, fast: F64, slow: F64) -> tuple[_Maps, F64]:
@@ -558,7 +562,8 @@ def _envelope(anchors: _Anchors, groups: I64, fast: F64, slow: F64) -> tuple[_Ma
     a = e.anchors
     last = a.x[a.first + a.counts - 1]
     cells = np.maximum(last / (CELLS * a.counts), 1.0)
-    shift = np.clip(np.ceil(np.log2(cells)), LEAST_CELL, ONE_CELL).astype(np.int64)
+    shift = np.maximum(np.ceil(np.log2(cells)), LEAST_CELL).astype(np.int64)
+    shift[shift > MOST_CELL] = ONE_CELL
     grid, away = envelope.draw(e, shift)
     gap = a.first + a.counts - 2
     rate_error = e.limits.slow[gap] - e.limits.fast[gap]
@@ -622,7 +627,7 @@ def clock_facts(clock: ClockMap, launch: int) -> dict[str, Any]:
     return {
         "sms": len(groups),
         "anchors": int(clock.anchors[groups].sum()),
-        "knots": int((clock.first[groups + 1] - clock.first[groups] + 1).sum()),
+        "knots": int((clock.grid.first[groups + 1] - clock.grid.first[groups] + 1).sum()),
         "ns_per_cycle": [float(clock.fastest[groups].min()), float(clock.slowest[groups].max())],
         "rate_from": sorted(set(clock.source[groups].tolist())),
         "rate_change": float(clock.moved[groups].max()),

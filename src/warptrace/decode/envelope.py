@@ -17,6 +17,7 @@ the group.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +28,9 @@ F64 = NDArray[np.float64]
 
 SCALES_NS = tuple(1000.0 * 4**k for k in range(13))
 """1 us to 17 s."""
+FINE_NS, SPARSE = 16000.0, 4
+"""Longer stretches than these many ns, or this many gaps between anchors, tell nothing of the rate inside them: it may
+have moved by what a tick hides."""
 BESIDE = 2
 """Stretches on either side that must agree for a clock to count as steady."""
 WANDER = 1e-4
@@ -36,6 +40,8 @@ EMPTY_NS = 1e-3
 MOST_OUTLIERS = 32
 """Anchors of a group that may be set aside because they contradict all others."""
 MOST_WIDENINGS = 7
+ONE_CELL = 62
+"""As the log2 of the cycles of a cell: it holds everything."""
 
 
 @dataclass(frozen=True)
@@ -163,6 +169,11 @@ class _Sweep:
         high = of(a.high - self.slow_sum, a.high - self.fast_sum, self.slow_sum, self.fast_sum)
         low = of(self.fast_sum - a.low, self.slow_sum - a.low, -self.fast_sum, -self.slow_sum)
         return low, high
+
+
+def sweep(anchors: Anchors, limits: Limits) -> tuple[F64, F64]:
+    """(greatest lower, least upper) bound at each anchor, whether or not a clock fits them."""
+    return _Sweep.of(anchors, limits).bounds()
 
 
 # ---------------------------------------------------------------------------------------------------------- fitting
@@ -319,6 +330,7 @@ class _Rates:
         steady = np.ones(len(self.group), np.bool_)
         fast, slow = wide.fast.copy(), wide.slow.copy()
         moved = np.zeros(len(self.anchors.first))
+        gap = np.maximum(np.diff((self.low + self.high) / 2, append=0.0), FINE_NS / SPARSE)
         longest = float(((self.low + self.high) / 2).max(initial=0.0))
         for scale in SCALES_NS:
             part = self.stretches(scale)
@@ -334,7 +346,8 @@ class _Rates:
             least, most = part.about(part.least, np.minimum, np.inf, 1), part.about(part.most, np.maximum, -np.inf, 1)
             at, rows = self._each(part)
             steady[at] &= calm[rows]
-            at, rows = at[calm[rows]], rows[calm[rows]]
+            use = calm[rows] & (gap[at] >= scale / SPARSE)
+            at, rows = at[use], rows[use]
             fast[at] = np.maximum(fast[at], least[rows] * (1 - WANDER))
             slow[at] = np.minimum(slow[at], most[rows] * (1 + WANDER))
         ok = fast <= slow
@@ -362,34 +375,85 @@ class _Rates:
 # -------------------------------------------------------------------------------------------------------------- maps
 @dataclass(frozen=True)
 class Grid:
-    """Maps that run straight between points at multiples of ``1 << shift`` cycles: group ``k`` has the cells
-    ``first[k] .. first[k + 1] - 1`` (``first`` is (g + 1,)); they begin at ``t`` ns and rise by ``rate`` ns a cycle."""
+    """Maps that run straight inside cells: group ``k`` has ``first[k] .. first[k + 1] - 1`` (``first`` is (g + 1,));
+    they begin at ``begin`` cycles (a group's last has no end) and ``t`` ns, and rise by ``rate`` ns a cycle.
+
+    Where anchors are dense, all cells of a group are ``1 << shift[k]`` cycles long, so that a cell is found by a shift;
+    elsewhere ``shift`` is ONE_CELL and they run from anchor to anchor.
+    """
 
     first: I64
     shift: I64
+    begin: I64
     t: F64
     rate: F64
+
+    def cell(self, group: I64, cycle: I64) -> I64:
+        """The cell of each of (n,) cycles."""
+        first = self.first[group]
+        return self.cell_in(group, first, self.first[group + 1] - 1 - first, self.shift[group], cycle)
+
+    def cell_in(self, group: I64, first: I64, last: I64, shift: I64, cycle: I64) -> I64:
+        """As :meth:`cell`, given for each cycle what the columns say of its group: the first cell, how many more there
+        are, and the shift."""
+        cell: I64 = cycle >> shift
+        np.clip(cell, 0, last, out=cell)
+        cell += first
+        if self._uneven.any():
+            rows = np.flatnonzero((shift == ONE_CELL) & (last > 0))
+            if len(rows):
+                cell[rows] = self._search(group[rows], cycle[rows])
+        return cell
+
+    @cached_property
+    def _uneven(self) -> Bool:
+        result: Bool = (self.shift == ONE_CELL) & (np.diff(self.first) > 1)
+        return result
+
+    @cached_property
+    def _keys(self) -> tuple[I64, I64]:
+        """(begins of all cells, group after group without overlap; what was added to those of each group)."""
+        ends = self.begin[self.first[1:] - 1] + 1
+        base = np.cumsum(ends) - ends
+        return self.begin + np.repeat(base, np.diff(self.first)), base
+
+    def _search(self, group: I64, cycle: I64) -> I64:
+        keys, base = self._keys
+        first, stop = self.first[group], self.first[group + 1]
+        inside = np.minimum(cycle, self.begin[stop - 1])
+        found = np.searchsorted(keys, inside + base[group], side="right") - 1
+        result: I64 = np.clip(found, first, stop - 1)
+        return result
+
+    def value(self, group: I64, x: F64) -> F64:
+        """The maps at (n,) cycles, not rounded."""
+        cell = self.cell(group, np.floor(x).astype(np.int64))
+        result: F64 = self.t[cell] + self.rate[cell] * (x - self.begin[cell])
+        return result
 
 
 def draw(envelope: Envelope, shift: I64) -> tuple[Grid, F64]:
     """(the maps along the middles of the envelopes, how far (n,) ns the truth can be from them between each anchor and
     the next). ``shift`` (g,): see Grid."""
     a = envelope.anchors
+    even = shift != ONE_CELL
     last = a.x[a.first + a.counts - 1].astype(np.int64)
-    cells = (last >> shift) + 1
-    first = np.concatenate([[0], np.cumsum(cells)]).astype(np.int64)
-    points = cells + 1
+    points = np.where(even, (last >> shift) + 2, a.counts)
     point_first = np.cumsum(points) - points
-    group = np.repeat(np.arange(len(cells)), points)
-    x = ((np.arange(int(points.sum())) - point_first[group]) << shift[group]).astype(np.float64)
+    group = np.repeat(np.arange(len(points)), points)
+    number = np.arange(int(points.sum())) - point_first[group]
+    anchor = a.first[group] + np.minimum(number, a.counts[group] - 1)
+    begin = np.where(even[group], number << np.where(even, shift, 0)[group], a.x[anchor].astype(np.int64))
+    x = begin.astype(np.float64)
     gap = _gap_of(a, group, x)
     low, high = _between(envelope, gap, x)
     t = (low + high) / 2
     inner = np.ones(len(t), np.bool_)
     inner[point_first + points - 1] = False
-    begin = np.flatnonzero(inner)
-    rate = (t[begin + 1] - t[begin]) / (x[begin + 1] - x[begin])
-    grid = Grid(first, shift, t[begin], rate)
+    cell = np.flatnonzero(inner)
+    rate = (t[cell + 1] - t[cell]) / (x[cell + 1] - x[cell])
+    first = np.concatenate([[0], np.cumsum(points - 1)]).astype(np.int64)
+    grid = Grid(first, shift, begin[cell], t[cell], rate)
     worst = _farthest(envelope, grid)
     inside = (x >= a.x[gap]) & (x <= a.x[np.minimum(gap + 1, len(a.x) - 1)])
     np.maximum.at(worst, gap[inside], (high - low)[inside] / 2)
@@ -427,7 +491,7 @@ def _farthest(e: Envelope, grid: Grid) -> F64:
     """
     a = e.anchors
     group = np.repeat(np.arange(len(a.first)), a.counts)
-    here = value(grid, group, a.x)
+    here = grid.value(group, a.x)
     worst = np.maximum(e.high - here, here - e.low)
     gap = np.flatnonzero(a.steps() > 0)
     step = a.x[gap + 1] - a.x[gap]
@@ -439,16 +503,6 @@ def _farthest(e: Envelope, grid: Grid) -> F64:
         ((slow * step - e.low[gap + 1] + e.low[gap]) / play, fast, -1.0, e.low),
     ):
         at = np.clip(rise, 0.0, step)
-        away = bound[gap] + first_rate * at - value(grid, group[gap], a.x[gap] + at)
+        away = bound[gap] + first_rate * at - grid.value(group[gap], a.x[gap] + at)
         worst[gap] = np.maximum(worst[gap], sign * away)
     return worst
-
-
-def value(grid: Grid, group: I64, x: F64) -> F64:
-    """The maps at (n,) cycles, not rounded."""
-    count = np.diff(grid.first)[group]
-    cell = np.clip(x.astype(np.int64) >> grid.shift[group], 0, count - 1)
-    begin = (cell << grid.shift[group]).astype(np.float64)
-    cell = cell + grid.first[group]
-    result: F64 = grid.t[cell] + grid.rate[cell] * (x - begin)
-    return result

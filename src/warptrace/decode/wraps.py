@@ -118,11 +118,13 @@ def _silences(
         return None
     close = costs <= best + CLOSE
     wraps = np.argmax(close, axis=0)
-    several = np.count_nonzero(close, axis=0) > 1
+    likely = np.arange(len(costs))[:, None] <= 2 * wraps + 2
+    several = np.count_nonzero(close & likely, axis=0) > 1
     if closed:
         total = (length - int(step.sum())) // WRAP
-        wraps = next((w for w in (np.argmin(costs, axis=0), wraps) if int(w.sum()) == total), None)
-        if wraps is None:
+        nearest = np.argmin(costs, axis=0)
+        wraps = nearest if int(nearest.sum()) == total else wraps
+        if int(wraps.sum()) != total:
             return None
         several[:] = False
     before = np.concatenate([[-1], at])
@@ -137,7 +139,7 @@ def _silences(
 
 
 def _usual(step: I64, ticks: I64, nominal: float) -> float:
-    """ns per cycle of a warp that never ended: what most of its short stretches say, in which a silence hardly hides."""
+    """ns per cycle of a warp that never ended: what most of its short stretches say; hardly a silence hides there."""
     clear = (step > 100_000) & (step < WRAP // 64) & (ticks < WRAP // 64)
     rate = ticks[clear] / step[clear]
     rate = rate[(rate > 0.3) & (rate < 1.5)]
@@ -145,14 +147,14 @@ def _usual(step: I64, ticks: I64, nominal: float) -> float:
 
 
 def _costs(step: I64, ticks: I64, usual: float, fastest: float, most: int) -> F64:
-    """How far, relative, the usual rate is from the rate of each of (k,) stretches of ``step`` cycles and ``ticks`` ns, both
-    modulo 2**32, if 0 .. ``most`` wraps of the cycle counter are missing: (most + 1, k). The timer's turns are those
-    that fit best; rates beyond ``fastest`` do not."""
+    """How far, relative, the usual rate is from the rate of each of (k,) stretches of ``step`` cycles and ``ticks`` ns,
+    both modulo 2**32, if 0 .. ``most`` wraps of the cycle counter are missing: (most + 1, k). The timer's turns are
+    those that fit best; rates beyond ``fastest`` do not."""
     wraps = np.arange(most + 1, dtype=np.int64)[:, None]
     cycles = (step + wraps * WRAP).astype(np.float64)
     expected = cycles * usual
     turns = np.maximum(np.rint((expected - ticks) / WRAP), 0.0)
     ns = ticks + turns * WRAP
-    cost = np.maximum(np.abs(ns - expected) - TICKS_NS, 0.0) / np.maximum(expected, 1.0)
+    cost: F64 = np.maximum(np.abs(ns - expected) - TICKS_NS, 0.0) / np.maximum(expected, 1.0)
     cost[ns + TICKS_NS < cycles * fastest] = np.inf
     return cost

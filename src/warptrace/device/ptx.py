@@ -34,8 +34,8 @@ class Asm:
 @dataclass(frozen=True)
 class KernelFacts:
     """What the text depends on. ``stride``: bytes a slot (8 or 16). ``lanes``: some event may be led by a lane other
-    than 0. ``slack``: bytes behind the limit, where the events of a full warp go: room for the largest group. ``clusters``: the target has
-    cluster registers (sm_90 and newer)."""
+    than 0. ``slack``: bytes behind the limit, where the events of a full warp go: room for the largest group.
+    ``clusters``: the target has cluster registers (sm_90 and newer)."""
 
     kernel_id: int
     stride: int
@@ -75,8 +75,12 @@ def _sizes(facts: KernelFacts) -> str:
         "mov.u32 s,%nctaid.x; mov.u32 t,%nctaid.y; mul.lo.u32 s,s,t; mov.u32 t,%nctaid.z; mul.lo.u32 s,s,t; "
         "mov.u32 m,%ntid.x; mov.u32 t,%ntid.y; mul.lo.u32 m,m,t; mov.u32 t,%ntid.z; mul.lo.u32 m,m,t; "
         "add.u32 m,m,31; shr.u32 m,m,5; mul.lo.u32 s,s,m; "
-        "sub.u32 s,s,1; clz.b32 s,s; sub.u32 s,32,s; "
+        # s, m = ceil(log2) of the warps of the launch, and of a CTA
+        "sub.u32 s,s,1; clz.b32 s,s; sub.u32 s,32,s; sub.u32 m,m,1; clz.b32 m,m; sub.u32 m,32,m; "
+        # m = log2 of what a bank has for each of the warps that crowd it
+        f"sub.s32 t,s,{wire.LOG2_BANKS - 1}; max.s32 m,m,t; bfe.u32 t,main,16,5; sub.s32 m,t,m; "
         "bfe.u32 t,main,1,5; sub.s32 t,t,s; bfe.u32 s,main,6,5; max.s32 t,t,s; bfe.u32 s,main,11,5; min.s32 t,t,s; "
+        f"min.s32 t,t,m; max.s32 t,t,{wire.LOG2_LEAST_MAIN}; "
         "mov.u32 s,1; shl.b32 s,s,t; bfe.u32 trim,main,2,4; shl.b32 trim,trim,3; selp.b32 trim,0,trim,q; "
         f"and.b32 main,main,{-wire.REGION_ALIGN}; selp.b32 main,s,main,q; "
         "shr.u32 t,lane,1; shr.u32 t,main,t; and.b32 s,lane,1; setp.ne.and.u32 q,s,0,q; " + lane
@@ -139,10 +143,9 @@ def open_region(facts: KernelFacts) -> Asm:
     )
     lane_spare = wire.LANE_HEADER_BYTES + facts.slack + _lane_trim(facts)
     # u32 m: pack_capacity of what open gives to the cursors; t and s hold header words meanwhile
-    capacity = (
-        f"sub.u32 m,main,trim; sub.u32 m,m,{facts.slack}; shr.u32 m,m,3; "
-        + (f"sub.u32 w,lane,{lane_spare}; shr.u32 w,w,3; shl.b32 w,w,{wire.CAPACITY_SHIFT}; or.b32 m,m,w; " if facts.lanes else "")
-    )
+    capacity = f"sub.u32 m,main,trim; sub.u32 m,m,{facts.slack}; shr.u32 m,m,3; "
+    if facts.lanes:
+        capacity += f"sub.u32 w,lane,{lane_spare}; shr.u32 w,w,3; shl.b32 w,w,{wire.CAPACITY_SHIFT}; or.b32 m,m,w; "
     header = (
         f"mov.u32 s,{wire.REGION_MAGIC}; cvt.u32.u64 t,<claim>; mov.b64 {{n,m}},<kernel>; "
         "@p st.global.v4.u32 [a],{s,t,n,m}; "
@@ -251,8 +254,8 @@ def event(index: int, stride: int, payload: str | None, *, end: bool, anchor: bo
 def _most_lane_advance() -> str:
     """PTX that writes the largest advance of lanes 1..31 to the header at u64 ``a``, by lane 0 under q.
 
-    ``s`` is the end of a lane's slots; they begin LANE_HEADER_BYTES behind its block's begin. All lanes of the warp take
-    part: none leaves a kernel early. Changes b, m, n, t, w.
+    ``s`` is the end of a lane's slots; they begin LANE_HEADER_BYTES behind its block's begin. All lanes of the warp
+    take part: none leaves a kernel early. Changes b, m, n, t, w.
     """
     return (
         f"sub.u32 b,s,lane; add.u32 b,b,{wire.LANE_HEADER_BYTES}; sub.u32 b,<off>,b; "

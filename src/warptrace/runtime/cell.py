@@ -9,6 +9,7 @@ from collections.abc import Callable
 import numpy as np
 
 from .. import wire
+from .layout import RegionSize
 
 OFF = 1
 """A device's slot with this value: no tracing on this device (0: not asked yet)."""
@@ -34,6 +35,7 @@ class HostCell:
         self._devices = data[wire.CELL_DEVICES_OFFSET : devices_end].view(np.uint64)
         self._kernels = data[wire.CELL_KERNELS_OFFSET :].view(wire.CELL_KERNEL_DTYPE)
         self._callback = _CALLBACK(self._called)
+        self._sizes: dict[int, dict[int, tuple[RegionSize, bool]]] = {}
         self._on_first_launch: Callable[[int], int] = lambda ordinal: OFF
         self._on_repeat: Callable[[int], None] = lambda number: None
 
@@ -55,17 +57,25 @@ class HostCell:
         if os.environ.get(wire.CELL_ENV, "").startswith(f"{os.getpid()}:"):
             del os.environ[wire.CELL_ENV]
 
-    def set_default_size(self, main: int, lane: int) -> None:
-        """Region size of kernels that no one has announced (see CELL_KERNEL_DTYPE)."""
-        self._kernels["main"] = main
-        self._kernels["lane"] = lane
+    def set_default_size(self, size: RegionSize) -> None:
+        """Region size of kernels that no one has announced."""
+        self._sizes.clear()
+        self._kernels["main"] = size.main
+        self._kernels["lane"] = size.lane
 
-    def set_size(self, kernel_id: int, main: int, lane: int, *, ask: bool) -> None:
-        """Region size of one kernel. ``ask``: call ``on_repeat`` before its next launch but the first."""
+    def set_size(self, kernel_id: int, size: RegionSize, *, ask: bool) -> None:
+        """Region size of one kernel. ``ask``: call ``on_repeat`` before its next launch but the first.
+
+        Kernels that share an entry get a size that serves all of them.
+        """
         number = kernel_number(kernel_id)
-        self._kernels["main"][number] = main
-        self._kernels["lane"][number] = lane
-        self._kernels["ask"][number] = ask
+        sharing = self._sizes.setdefault(number, {})
+        sharing[kernel_id] = (size, ask)
+        for other, _ in sharing.values():
+            size = size | other
+        self._kernels["main"][number] = size.main
+        self._kernels["lane"][number] = size.lane
+        self._kernels["ask"][number] = any(asks for _, asks in sharing.values())
 
     def launches(self, kernel_id: int) -> int:
         """Launches that host code counted under the kernel's number (another kernel may share it)."""

@@ -3,7 +3,8 @@
 Each bank is a ring of regions in claim order. What lies between ``tail`` (ours) and ``head`` (the device's) is
 claimed; the leading regions of it that have closed can go. A region counts as closed only when it was seen closed in
 one look and its bytes are then copied in a later one: the exit header is written after the slots, but nothing orders
-the two for a copy that runs meanwhile. Memory is zeroed before the tail moves, so that a claimed region always begins empty.
+the two for a copy that runs meanwhile. Memory is zeroed before the tail moves, so that a claimed region always begins
+empty.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ from ..capture.regions import find_regions, region_sizes
 from .memory import TraceMemory
 
 _NONE = np.zeros(0, np.int64)
-LIVE_SHARE = 8
-"""A bank is drained while kernels run once 1/8 of it is claimed: below that there is no hurry."""
+LIVE_SHARE = 1 / 4
+"""A bank is drained while kernels run once so much of it is claimed: below that there is no hurry, and draining takes
+turns with the program's Python threads."""
 
 
 @dataclass(eq=False)
@@ -84,7 +86,7 @@ class Drain:
             lines = self._lines()
             size = self._memory.layout.bank_bytes
             claimed = [min(int(lines["head"][b.number]) - b.tail, size) for b in self._banks]
-            due = [b for b, n in zip(self._banks, claimed, strict=True) if n >= size // LIVE_SHARE]
+            due = [b for b, n in zip(self._banks, claimed, strict=True) if n >= size * LIVE_SHARE]
             regions, needs = self._move(due, lines) if due else (0, {})
             return DrainStats(regions, max(claimed) / size, needs)
 
@@ -117,9 +119,8 @@ class Drain:
                 line = lines[bank.number]
                 images += self._images(bank, int(line["head"]), int(line["failed_bytes"]) - bank.failed)
             stats = self._writer.write_regions(self._ordinal, images)
-            for bank in self._banks:
-                line = lines[bank.number]
-                self._release(bank, int(line["head"]), int(line["failed_bytes"]) - bank.failed)
+            ends = {b: lines[b.number] for b in self._banks}
+            self._release({b: (int(x["head"]), int(x["failed_bytes"]) - b.failed) for b, x in ends.items()})
             self._hand_back()
             self._drain_lost()
             return DrainStats(stats.regions)
@@ -131,13 +132,13 @@ class Drain:
     def _move(self, banks: Sequence[_Bank], lines: NDArray[np.void]) -> tuple[int, dict[int, Need]]:
         regions = 0
         needs: dict[int, Need] = {}
-        for bank in banks:
-            if bank.closed > bank.tail:
-                images = self._images(bank, bank.closed, bank.gap)
-                for image in images:
-                    _note(find_regions(image).headers, needs)
-                regions += self._writer.write_regions(self._ordinal, images).regions
-                self._release(bank, bank.closed, bank.gap)
+        ready = [bank for bank in banks if bank.closed > bank.tail]
+        images = [image for bank in ready for image in self._images(bank, bank.closed, bank.gap)]
+        if images:
+            regions = self._writer.write_regions(self._ordinal, images).regions
+            for image in images:
+                _note(find_regions(image).headers, needs)
+            self._release({bank: (bank.closed, bank.gap) for bank in ready})
         self._look(banks, lines)
         self._hand_back()
         return regions, needs
@@ -250,13 +251,15 @@ class Drain:
             images[0] = replace(images[0], failed_bytes=max(failed - beyond, 0))
         return images
 
-    def _release(self, bank: _Bank, end: int, failed: int) -> None:
-        """Zeroes what was moved. ``_hand_back`` then tells the device."""
-        for _, offset, size in self._pieces(bank, end):
-            self._memory.clear(offset, size)
-        bank.tail = bank.closed = max(end, bank.tail)
-        bank.failed += failed
-        bank.gap = 0
+    def _release(self, moved: dict[_Bank, tuple[int, int]]) -> None:
+        """Zeroes what was moved, of each bank up to (end, claims without room among it). ``_hand_back`` then tells the
+        device."""
+        pieces = [(at, size) for bank, (end, _) in moved.items() for _, at, size in self._pieces(bank, end)]
+        self._memory.clear(pieces)
+        for bank, (end, failed) in moved.items():
+            bank.tail = bank.closed = max(end, bank.tail)
+            bank.failed += failed
+            bank.gap = 0
 
     def _hand_back(self) -> None:
         self._memory.set_tails(np.array([b.tail for b in self._banks], np.uint64))

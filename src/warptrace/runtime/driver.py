@@ -68,6 +68,15 @@ def relaxed_capture() -> Iterator[None]:
         call("cuThreadExchangeStreamCaptureMode", mode)
 
 
+def context(ordinal: int) -> Any:
+    """The context of a device that launches of this thread use: the current one if it is of this device, else the
+    device's primary context, as the runtime API makes current on a thread's first launch."""
+    now = call("cuCtxGetCurrent")
+    if int(now) and int(call("cuCtxGetDevice")) == ordinal:
+        return now
+    return call("cuDevicePrimaryCtxRetain", call("cuDeviceGet", ordinal))
+
+
 @contextmanager
 def current(context: Any) -> Iterator[None]:
     """Makes ``context`` current for this thread, and what was current before again."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import sys
 import time
 from collections.abc import Sequence
@@ -20,7 +21,7 @@ from ..emulator.cute import CompiledKernel
 from ..errors import WarptraceError
 from ..sites import KernelRecord
 from .drain import Drain, DrainStats
-from .layout import Layout, descriptor, plan
+from .layout import Layout, automatic, exact, plan
 
 DEVICE_NAME = "warptrace PTX emulator (times are emulated)"
 
@@ -41,8 +42,9 @@ class EmulatedMemory:
     def read_rows(self, pieces: Sequence[tuple[int, int, int]], nbytes: int) -> list[NDArray[np.uint8]]:
         return [np.stack([self.read(at + k * pitch, nbytes) for k in range(rows)]) for at, pitch, rows in pieces]
 
-    def clear(self, offset: int, nbytes: int) -> None:
-        self._device.write_bytes(self.control + offset, bytes(nbytes))
+    def clear(self, pieces: Sequence[tuple[int, int]]) -> None:
+        for offset, nbytes in pieces:
+            self._device.write_bytes(self.control + offset, bytes(nbytes))
 
     def write(self, offset: int, data: NDArray[Any]) -> None:
         self._device.write_bytes(self.control + offset, np.ascontiguousarray(data).tobytes())
@@ -60,7 +62,7 @@ class EmulatedRecording:
     ``main_bytes`` and ``lane_bytes`` of a launch override the region size that the recorder would choose.
     """
 
-    def __init__(self, directory: Path, *, device: Device | None = None, buffer_bytes: int = 16 << 20) -> None:
+    def __init__(self, directory: Path, *, device: Device | None = None, buffer_bytes: int = 256 << 20) -> None:
         from .. import __version__
 
         self.device = device or Device()
@@ -104,13 +106,15 @@ class EmulatedRecording:
         ``recording`` False passes control pointer 0, as host code does where no tracer is. Returns the emulator's
         result. Raises WarptraceError for a kernel that was compiled without events.
         """
-        record = _record(kernel.name)
+        record = _record(kernel)
         if record.kernel_id not in self._known:
             self._known.add(record.kernel_id)
             self.writer.add_kernel(record)
         self._launches[record.kernel_id] = self._launches.get(record.kernel_id, 0) + 1
-        main, lane = descriptor(record, self.memory.layout, max_events_per_warp)
-        hidden = [self.memory.control if recording else 0, main | lane << 32]
+        events = record.max_events if max_events_per_warp is None else max_events_per_warp
+        size = None if events is None else exact(record, self.memory.layout, events)
+        size = size or automatic(self.memory.layout, lanes=record.lane_events)
+        hidden = [self.memory.control if recording else 0, size.main | size.lane << 32]
         return kernel.launch(self.device, [*args, *hidden], **shape)
 
     def step(self) -> DrainStats:
@@ -124,9 +128,11 @@ class EmulatedRecording:
         self.writer.finish(ended_unix_ns=time.time_ns())
 
 
-def _record(symbol: str) -> KernelRecord:
-    for record in reversed(registry.records()):
-        if record.symbol == symbol:
+def _record(kernel: CompiledKernel) -> KernelRecord:
+    """The record of the kernel: its id stands in the PTX, as symbols may be shared."""
+    symbol = kernel.name
+    for record in registry.records():
+        if record.symbol == symbol and re.search(rf"\b{record.kernel_id}\b", kernel.ptx):
             return record
     raise WarptraceError(
         f"kernel {symbol} was compiled without events; compile it inside `with warptrace.cute.tracing():`"

@@ -13,6 +13,7 @@ from ..sites import KernelRecord
 
 LANE_SHIFT = 5
 """Automatic sizes give each other lane's block 1/32 of the main slots: together they double a region."""
+LOG2_LEAST = 10
 LAUNCH_SHARE = 4
 """A launch that sizes itself by its grid takes at most 1/4 of the banks."""
 
@@ -64,54 +65,66 @@ def plan(buffer_bytes: int) -> Layout:
     return layout
 
 
-def automatic(layout: Layout) -> tuple[int, int]:
-    """(main, lane) of a descriptor that lets the grid of the launch decide."""
-    budget = layout.bank_bytes * wire.BANK_COUNT // LAUNCH_SHARE
+@dataclass(frozen=True)
+class RegionSize:
+    """What a kernel's descriptor asks for: see ``wire.CELL_KERNEL_DTYPE``."""
+
+    main: int
+    lane: int
+
+    @property
+    def automatic(self) -> bool:
+        """The launch's grid decides."""
+        return bool(self.main & 1)
+
+    def __or__(self, other: RegionSize) -> RegionSize:
+        """One size for two kernels that share an entry of the cell."""
+        if self.automatic or other.automatic:
+            first = self if self.automatic else other
+            return RegionSize(first.main, self.lane or other.lane and first.lane)
+        return RegionSize(max(self.main, other.main), max(self.lane, other.lane))
+
+
+def automatic(layout: Layout, *, lanes: bool) -> RegionSize:
+    """A size that the grid of the launch decides. Blocks for other ``lanes`` double a region."""
+    budget = layout.bank_bytes * wire.BANK_COUNT // LAUNCH_SHARE >> lanes
     most = layout.most_main_bytes.bit_length() - 1
-    return wire.auto_main(budget.bit_length() - 1, 10, most), 1 | LANE_SHIFT << 1
+    # Half a bank: what is left holds the headers, and other launches.
+    bank = layout.bank_bytes.bit_length() - 2 - lanes
+    main = wire.auto_main(budget.bit_length() - 1, LOG2_LEAST, most, bank)
+    return RegionSize(main, 1 | LANE_SHIFT << 1 if lanes else 0)
 
 
-def descriptor(record: KernelRecord, layout: Layout, max_events_per_warp: int | None) -> tuple[int, int]:
-    """(main, lane) for a kernel: exact where the events of a warp are bounded, else sized by the grid.
-
-    Raises WarptraceError if ``max_events_per_warp`` asks for more than a region can hold.
-    """
-    events = record.max_events if max_events_per_warp is None else max_events_per_warp
-    if events is None:
-        main, lane = automatic(layout)
-        return main, lane if record.lane_events else 0
+def exact(record: KernelRecord, layout: Layout, events: int) -> RegionSize | None:
+    """Room for ``events`` events of each lane that may lead; None if no region can be so large."""
     needed = events * record.stride + record.slack
-    main = wire.exact_main(needed)
-    lane = -(-(needed + wire.LANE_HEADER_BYTES) // wire.REGION_ALIGN) * wire.REGION_ALIGN if record.lane_events else 0
-    if wire.region_bytes(main & -wire.REGION_ALIGN, lane) > layout.slack_bytes:
-        if max_events_per_warp is not None:
-            most = _most_events(record, layout)
-            raise WarptraceError(
-                f"--max-ts-cnt-per-warp {events} does not fit kernel {record.symbol}: at most {most} with this buffer "
-                "(enlarge it with --buffer-size)"
-            )
-        main, lane = automatic(layout)
-        return main, lane if record.lane_events else 0
-    return main, lane
+    # The slots of a lane's block begin behind its header; a slot that would not be whole at its end is not used.
+    trim = -wire.LANE_HEADER_BYTES % record.stride
+    lane = _aligned(needed + wire.LANE_HEADER_BYTES + trim) if record.lane_events else 0
+    if wire.region_bytes(_aligned(needed), lane) > layout.slack_bytes:
+        return None
+    return RegionSize(wire.exact_main(needed), lane)
 
 
-def learned(record: KernelRecord, layout: Layout, main: int, lane: int) -> tuple[int, int]:
-    """(main, lane) for a kernel whose warps were seen to advance by at most ``main`` and ``lane`` bytes: twice that, so
+def most_events(record: KernelRecord, layout: Layout) -> int:
+    """Most events a warp for which ``exact`` finds a size."""
+    low, high = 0, layout.slack_bytes // record.stride
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if exact(record, layout, middle) else (low, middle - 1)
+    return low
+
+
+def learned(record: KernelRecord, layout: Layout, main: int, lane: int) -> RegionSize:
+    """The size for a kernel whose warps were seen to advance by at most ``main`` and ``lane`` bytes: twice that, so
     that a warp may record twice as many events as any before it."""
     main_bytes = _aligned(2 * max(main, 8 * record.stride) + record.slack)
     lane_bytes = _aligned(2 * max(lane, 4 * record.stride) + record.slack + wire.LANE_HEADER_BYTES)
     most = layout.most_main_bytes
     if not record.lane_events:
-        return min(main_bytes, most), 0
-    return min(main_bytes, most), min(lane_bytes, most // 32 // wire.REGION_ALIGN * wire.REGION_ALIGN)
+        return RegionSize(min(main_bytes, most), 0)
+    return RegionSize(min(main_bytes, most), min(lane_bytes, most // 32 // wire.REGION_ALIGN * wire.REGION_ALIGN))
 
 
 def _aligned(size: int) -> int:
     return -(-size // wire.REGION_ALIGN) * wire.REGION_ALIGN
-
-
-def _most_events(record: KernelRecord, layout: Layout) -> int:
-    room = layout.slack_bytes - wire.REGION_HEADER_BYTES
-    if record.lane_events:
-        room = room // 32 - wire.LANE_HEADER_BYTES - wire.REGION_ALIGN
-    return max((room - record.slack) // record.stride, 0)

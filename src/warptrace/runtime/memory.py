@@ -32,8 +32,8 @@ class TraceMemory(Protocol):
     def read_rows(self, pieces: Sequence[tuple[int, int, int]], nbytes: int) -> list[NDArray[np.uint8]]:
         """For each piece (offset, pitch, rows) an array (rows, nbytes): ``nbytes`` bytes every ``pitch`` bytes."""
 
-    def clear(self, offset: int, nbytes: int) -> None:
-        """Zeroes the bytes there."""
+    def clear(self, pieces: Sequence[tuple[int, int]]) -> None:
+        """Zeroes the bytes of each piece (offset, bytes)."""
 
     def set_tails(self, tails: NDArray[np.uint64]) -> None:
         """Writes the ``tail`` of every bank: (BANK_COUNT,) u64."""
@@ -77,7 +77,7 @@ def forget() -> None:
 
 
 class DeviceMemory:
-    """Trace memory on the device that is current on this thread, with a stream of its own.
+    """Trace memory on a device, in the context that launches use there, with a stream of its own.
 
     Takes ``buffer_bytes``, or half, a quarter... where the device has too little (``shrunk`` then says so). Safe while
     a stream is being captured into a graph. Raises WarptraceError if there is no room at all.
@@ -89,13 +89,14 @@ class DeviceMemory:
         self.shrunk: str | None = None
         cuda = driver.bindings()
         with driver.relaxed_capture():
-            self.context = driver.call("cuCtxGetCurrent")
-            self.stream = driver.call("cuStreamCreate", cuda.CUstream_flags.CU_STREAM_NON_BLOCKING)
-            self.layout = self._allocate(buffer_bytes)
-            self._staging = driver.Staging(STAGING_BYTES)
-            self._lock = threading.Lock()
-            driver.call("cuMemsetD8Async", self.control, 0, self.layout.total_bytes, self.stream)
-            driver.write(self.control + wire.BANKS_OFFSET, self.layout.bank_lines(), self.stream)
+            self.context = driver.context(ordinal)
+            with driver.current(self.context):
+                self.stream = driver.call("cuStreamCreate", cuda.CUstream_flags.CU_STREAM_NON_BLOCKING)
+                self.layout = self._allocate(buffer_bytes)
+                self._staging = driver.Staging(STAGING_BYTES)
+                self._lock = threading.Lock()
+                driver.call("cuMemsetD8Async", self.control, 0, self.layout.total_bytes, self.stream)
+                driver.write(self.control + wire.BANKS_OFFSET, self.layout.bank_lines(), self.stream)
 
     def _allocate(self, wanted: int) -> Layout:
         size = wanted
@@ -118,9 +119,10 @@ class DeviceMemory:
         with self._lock, driver.current(self.context), driver.relaxed_capture():
             return self._staging.read(self.control + offset, nbytes, self.stream)
 
-    def clear(self, offset: int, nbytes: int) -> None:
+    def clear(self, pieces: Sequence[tuple[int, int]]) -> None:
         with driver.current(self.context), driver.relaxed_capture():
-            driver.call("cuMemsetD8Async", self.control + offset, 0, nbytes, self.stream)
+            for offset, nbytes in pieces:
+                driver.call("cuMemsetD8Async", self.control + offset, 0, nbytes, self.stream)
             driver.call("cuStreamSynchronize", self.stream)
 
     def read_rows(self, pieces: Sequence[tuple[int, int, int]], nbytes: int) -> list[NDArray[np.uint8]]:

@@ -16,7 +16,7 @@ from ..errors import WarptraceError
 from ..sites import KernelRecord
 from .cell import CELL, OFF, kernel_number
 from .drain import Drain, Need
-from .layout import Layout, automatic, descriptor, learned, plan
+from .layout import Layout, RegionSize, automatic, exact, learned, most_events, plan
 from .log import log
 from .memory import DeviceMemory, device_memory, forget
 from .options import RuntimeOptions
@@ -56,7 +56,7 @@ class Recorder:
     def start(self) -> None:
         """Begins to record. Raises WarptraceError where the directory cannot be written."""
         self._writer = _new_writer(self.directory, self._dsl_version)
-        CELL.set_default_size(*automatic(plan(self.options.buffer_bytes)))
+        CELL.set_default_size(automatic(plan(self.options.buffer_bytes), lanes=True))
         self._running = True
         registry.listen(self._kernel)
         CELL.attach(self._first_launch, self._repeat)
@@ -133,7 +133,7 @@ class Recorder:
         if memory.shrunk is not None:
             log("warn", memory.shrunk)
             self._writer.add_problem(memory.shrunk)
-            CELL.set_default_size(*automatic(memory.layout))
+            CELL.set_default_size(automatic(memory.layout, lanes=True))
             for record in kernels:
                 self._size(record)
         return memory.control
@@ -162,14 +162,33 @@ class Recorder:
     def _size(self, record: KernelRecord) -> None:
         """Tells host code the region size of a kernel: what is known of its events, else what warps were seen to need,
         else the grid's share, to be corrected before the second launch."""
-        bound = self.options.max_events_per_warp
+        size = self._fixed_size(record)
         need = self._needs.get(record.kernel_id)
-        if record.max_events is None and bound is None and need is not None:
+        if size is None and need is not None:
             size = learned(record, self._layout(), need.main, need.lane)
-            CELL.set_size(record.kernel_id, *size, ask=False)
-            return
-        ask = record.max_events is None and bound is None
-        CELL.set_size(record.kernel_id, *descriptor(record, self._layout(), bound), ask=ask)
+        known = size is not None or self._asked.get(record.kernel_id, 0) >= OBSERVE_TRIES
+        CELL.set_size(
+            record.kernel_id, size or automatic(self._layout(), lanes=record.lane_events), ask=not known
+        )
+
+    def _fixed_size(self, record: KernelRecord) -> RegionSize | None:
+        """The size that the user's option or the kernel's code gives, None where neither does."""
+        layout = self._layout()
+        bound = self.options.max_events_per_warp
+        if bound is None:
+            return None if record.max_events is None else exact(record, layout, record.max_events)
+        size = exact(record, layout, bound)
+        if size is not None:
+            return size
+        most = most_events(record, layout)
+        text = (
+            f"{bound} events per warp do not fit kernel {record.symbol}: room for {most} with this buffer "
+            "(--max-ts-cnt-per-warp, --buffer-size)"
+        )
+        log("warn", text)
+        if self._writer is not None:
+            self._writer.add_problem(text)
+        return exact(record, layout, most)
 
     def _learn(self, needs: dict[int, Need]) -> None:
         for kernel_id, need in needs.items():
@@ -195,8 +214,7 @@ class Recorder:
                 self._learn({record.kernel_id: need})
                 return
         if tries >= OBSERVE_TRIES:  # it stays with the grid's share
-            size = descriptor(record, self._layout(), self.options.max_events_per_warp)
-            CELL.set_size(record.kernel_id, *size, ask=False)
+            self._size(record)
 
 
 @dataclass(frozen=True)

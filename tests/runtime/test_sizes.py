@@ -1,0 +1,103 @@
+"""Region sizes: what the host asks for, and that device code works out the same for every launch."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from warptrace import wire
+from warptrace.capture import read_capture
+from warptrace.runtime.layout import RegionSize, automatic, exact, learned, most_events, plan
+from warptrace.sites import KernelRecord, Site
+from warptrace.wire import EventKind, PayloadType
+
+BUFFERS = st.integers(16 << 20, 2 << 30)
+
+
+def record(*, stride: int = 8, lanes: bool = False, slack: int = 64) -> KernelRecord:
+    site = Site(1, EventKind.MARK, "m", PayloadType.NONE, "k.py", 1)
+    return KernelRecord(5, "k", "k", "sm_90a", stride, slack, lanes, None, (site,))
+
+
+@given(BUFFERS)
+def test_banks_fit_the_address_of_32_bits(buffer: int) -> None:
+    layout = plan(buffer)
+    assert layout.bank_bytes & (layout.bank_bytes - 1) == 0
+    assert layout.total_bytes < 2**32
+    assert wire.region_bytes(layout.most_main_bytes, 0) <= layout.slack_bytes
+
+
+@given(BUFFERS, st.integers(1, 1 << 20), st.integers(1, 32), st.booleans())
+def test_a_launch_that_sizes_itself_finds_room(buffer: int, ctas: int, warps: int, lanes: bool) -> None:
+    """All warps of a CTA claim from one bank, and with more SMs than banks so do those of a second one."""
+    layout = plan(buffer)
+    size = automatic(layout, lanes=lanes)
+    main = wire.auto_main_bytes(size.main, ctas, warps)
+    lane = max(main >> (size.lane >> 1), wire.REGION_ALIGN) if lanes else 0
+    region = wire.region_bytes(main, lane)
+    assert region <= layout.slack_bytes
+    crowd = max(warps, -(-2 * ctas * warps // wire.BANK_COUNT))
+    if main > 1 << wire.LOG2_LEAST_MAIN:
+        assert crowd * region <= layout.bank_bytes + crowd * 31 * wire.REGION_ALIGN
+
+
+@given(BUFFERS, st.integers(0, 4000), st.sampled_from([8, 16]), st.booleans())
+def test_exact_sizes_hold_what_they_say(buffer: int, events: int, stride: int, lanes: bool) -> None:
+    layout, kernel = plan(buffer), record(stride=stride, lanes=lanes)
+    size = exact(kernel, layout, events)
+    if size is None:
+        assert events > most_events(kernel, layout)
+        return
+    main, trim = size.main & -wire.REGION_ALIGN, (size.main >> 2 & 15) * 8
+    assert main - trim - kernel.slack == events * stride
+    if lanes:
+        behind = -wire.LANE_HEADER_BYTES % stride
+        assert size.lane - wire.LANE_HEADER_BYTES - behind - kernel.slack >= events * stride
+
+
+def test_learned_sizes_hold_twice_as_much() -> None:
+    layout, kernel = plan(1 << 30), record(stride=16, lanes=True)
+    size = learned(kernel, layout, main=1000, lane=300)
+    assert size == RegionSize(2176, 768)
+    assert not size.automatic
+
+
+def test_kernels_that_share_an_entry_get_what_serves_both() -> None:
+    small, large = RegionSize(256, 0), RegionSize(128, 512)
+    assert small | large == RegionSize(256, 512)
+    auto = automatic(plan(1 << 30), lanes=False)
+    assert (small | auto).automatic and (auto | small).automatic
+
+
+@pytest.mark.dsl
+def test_the_device_works_out_the_same(tmp_path: Path) -> None:
+    os.environ.setdefault("CUTE_DSL_ARCH", "sm_90a")
+    cutlass = pytest.importorskip("cutlass")
+    from sized_kernel import host
+
+    import warptrace.cute as iket
+    from warptrace.emulator.cute import compile_kernel
+    from warptrace.runtime.emulated import EmulatedRecording
+
+    shapes = [((1, 1, 1), 32), ((1, 1, 1), 1024), ((3, 1, 1), 33), ((64, 1, 1), 64), ((5, 4, 3), 96), ((300, 1, 1), 32)]
+    recording = EmulatedRecording(tmp_path / "pid_1")
+    with iket.tracing():
+        kernel = compile_kernel(host, cutlass.Int32(1))
+    for grid, block in shapes:
+        recording.launch(kernel, [2], grid=grid, block=(block, 1, 1))
+    recording.finish()
+    size = automatic(recording.memory.layout, lanes=False)
+    found = {}
+    for batch in read_capture(tmp_path / "pid_1").batches():
+        for header in batch.headers:
+            key = (tuple(header["grid"].tolist()), int(wire.unpack_block(np.array([header["block"]]))[0][0]))
+            found.setdefault(key, set()).add(int(header["main_bytes"]))
+    ctas = {grid: int(np.prod(grid)) for grid, _ in shapes}
+    assert found == {
+        (grid, block): {wire.auto_main_bytes(size.main, ctas[grid], -(-block // 32))} for grid, block in shapes
+    }

@@ -34,8 +34,9 @@ class KernelRecord:
 
     ``kernel_id`` is a content hash (63 bits), equal in every process that compiles the same kernel. ``stride`` is 8
     or 16 (see :mod:`warptrace.wire`); ``slack``: bytes at the end of the slots into which events go that find no room
-    (those of one group); ``lane_events``: some event may be led by a lane other than 0; ``max_events``: most events that one warp's lane can record, None where a loop leaves it open. ``build``: registers,
-    spills and code size where known.
+    (those of one group); ``lane_events``: some event may be led by a lane other than 0; ``max_events``: most events
+    that one warp's lane can record, None where a loop leaves it open. ``build``: registers, spills and code size
+    where known.
     """
 
     kernel_id: int

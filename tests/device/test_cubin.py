@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from warptrace.device.cubin import KernelCode, kernels_in
@@ -87,6 +87,7 @@ WHOLE = elf({"k": 64, "other": 32}, pair(REGISTERS, 1, 40) + pair(REGISTERS, 2, 
 
 
 @given(st.integers(0, len(WHOLE) - 1), st.lists(st.tuples(st.integers(0, len(WHOLE) - 1), st.integers(0, 255))))
+@example(0, [(47, 128)])  # a section table at 2**63
 def test_damage_raises_nothing(end: int, bytes_put: list[tuple[int, int]]) -> None:
     data = bytearray(WHOLE)
     for place, value in bytes_put:

@@ -80,6 +80,8 @@ def _sections(elf: bytes) -> list[_Section]:
     (_, bits, order, _, machine, _, _, _, at, _, _, _, _, entry, count, names) = _HEADER.unpack_from(elf)
     if (bits, order, machine, entry) != (2, 1, EM_CUDA, _SECTION.size):
         raise ValueError("not a CUDA ELF file")
+    if at + count * entry > len(elf):  # also what is too large for an offset at all
+        raise ValueError("a section table beyond the end")
     rows = [_SECTION.unpack_from(elf, at + i * entry) for i in range(count)]
 
     def content(row: tuple[int, ...]) -> bytes:

@@ -13,6 +13,9 @@ from numpy.typing import NDArray
 
 from ..errors import WarptraceError
 
+SINGLE_COPIES = 4096
+"""So many rows are copied one by one: 2 to 8 us each."""
+
 
 class DriverError(WarptraceError):
     """A driver call failed; ``code`` is the CUresult."""
@@ -57,11 +60,17 @@ def call(name: str, *args: Any) -> Any:
     return check(name, getattr(bindings(), name)(*args))
 
 
+def relax_thread() -> Any:
+    """From now on this thread may allocate and wait while some stream is being captured into a graph. Returns the mode
+    it was in."""
+    relaxed = bindings().CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+    return call("cuThreadExchangeStreamCaptureMode", relaxed)
+
+
 @contextmanager
 def relaxed_capture() -> Iterator[None]:
-    """Lets this thread allocate and wait while some stream is being captured into a graph."""
-    driver = bindings()
-    mode = call("cuThreadExchangeStreamCaptureMode", driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED)
+    """Lets this thread allocate and wait inside, while some stream is being captured into a graph."""
+    mode = relax_thread()
     try:
         yield
     finally:
@@ -141,22 +150,31 @@ class Staging:
         """For each piece (offset from ``base``, pitch, rows) a new array (rows, nbytes), in one wait.
 
         All rows must fit the staging memory together. Into memory that is not page-locked every copy would wait for
-        itself (0.3 ms each).
+        itself (0.3 ms each). A few rows are copied one by one: the first two-dimensional copy of a process takes 0.1 s.
         """
-        host, device = memory_types()
         outs = []
         at = 0
+        single = sum(rows for _, _, rows in pieces) <= SINGLE_COPIES
         for offset, pitch, rows in pieces:
             out = self.memory[at : at + rows * nbytes].reshape(rows, nbytes)
-            copy = bindings().CUDA_MEMCPY2D()
-            copy.srcMemoryType, copy.srcDevice, copy.srcPitch = device, base + offset, pitch
-            copy.dstMemoryType, copy.dstHost, copy.dstPitch = host, out.ctypes.data, nbytes
-            copy.WidthInBytes, copy.Height = nbytes, rows
-            call("cuMemcpy2DAsync", copy, stream)
+            if single:
+                for row in range(rows):
+                    source = base + offset + row * pitch
+                    call("cuMemcpyDtoHAsync", out.ctypes.data + row * nbytes, source, nbytes, stream)
+            else:
+                self._copy_rows(out, base + offset, pitch, stream)
             outs.append(out)
             at += rows * nbytes
         call("cuStreamSynchronize", stream)
         return [out.copy() for out in outs]
+
+    def _copy_rows(self, out: NDArray[np.uint8], address: int, pitch: int, stream: Any) -> None:
+        host, device = memory_types()
+        copy = bindings().CUDA_MEMCPY2D()
+        copy.srcMemoryType, copy.srcDevice, copy.srcPitch = device, address, pitch
+        copy.dstMemoryType, copy.dstHost, copy.dstPitch = host, out.ctypes.data, out.shape[1]
+        copy.WidthInBytes, copy.Height = out.shape[1], out.shape[0]
+        call("cuMemcpy2DAsync", copy, stream)
 
     def read(self, address: int, nbytes: int, stream: Any) -> NDArray[np.uint8]:
         """Copies device memory to a new host array, in order with ``stream``, and waits for it."""

@@ -116,11 +116,11 @@ class DeviceMemory:
             return layout
 
     def read(self, offset: int, nbytes: int) -> NDArray[np.uint8]:
-        with self._lock, driver.current(self.context), driver.relaxed_capture():
+        with self._lock, driver.relaxed_capture(), driver.current(self.context):
             return self._staging.read(self.control + offset, nbytes, self.stream)
 
     def clear(self, pieces: Sequence[tuple[int, int]]) -> None:
-        with driver.current(self.context), driver.relaxed_capture():
+        with driver.relaxed_capture(), driver.current(self.context):
             for offset, nbytes in pieces:
                 driver.call("cuMemsetD8Async", self.control + offset, 0, nbytes, self.stream)
             driver.call("cuStreamSynchronize", self.stream)
@@ -128,7 +128,7 @@ class DeviceMemory:
     def read_rows(self, pieces: Sequence[tuple[int, int, int]], nbytes: int) -> list[NDArray[np.uint8]]:
         outs: list[NDArray[np.uint8]] = []
         most = STAGING_BYTES // nbytes
-        with self._lock, driver.current(self.context), driver.relaxed_capture():
+        with self._lock, driver.relaxed_capture(), driver.current(self.context):
             waiting: list[tuple[int, int, int]] = []
             for offset, pitch, rows in pieces:
                 for first in range(0, rows, most):
@@ -151,12 +151,12 @@ class DeviceMemory:
         copy.dstMemoryType, copy.dstPitch = device, wire.BANK_LINE_BYTES
         copy.dstDevice = self.control + wire.BANKS_OFFSET + offset
         copy.WidthInBytes, copy.Height = values.itemsize, wire.BANK_COUNT
-        with driver.current(self.context), driver.relaxed_capture():
+        with driver.relaxed_capture(), driver.current(self.context):
             driver.call("cuMemcpy2DAsync", copy, self.stream)
             driver.call("cuStreamSynchronize", self.stream)
 
     def write(self, offset: int, data: NDArray[Any]) -> None:
-        with driver.current(self.context), driver.relaxed_capture():
+        with driver.relaxed_capture(), driver.current(self.context):
             driver.write(self.control + offset, data, self.stream)
 
     def enable(self, on: bool) -> None:

@@ -16,6 +16,7 @@ from ..errors import WarptraceError
 from ..sites import KernelRecord
 from .cell import CELL, OFF, kernel_number
 from .drain import Drain, Need
+from .driver import relax_thread
 from .layout import Layout, RegionSize, automatic, exact, learned, most_events, plan
 from .log import log
 from .memory import DeviceMemory, device_memory, forget
@@ -145,6 +146,7 @@ class Recorder:
 
     def _drain_live(self) -> None:
         """The drain thread: moves finished regions while the program runs."""
+        relax_thread()  # for good: another thread may begin to capture a graph at any time
         pressure = 0.0
         while not self._wake.wait(DRAIN_PERIOD_S if pressure < PRESSURE else BUSY_PERIOD_S):
             pressure = 0.0

@@ -149,14 +149,14 @@ class History:
 
 
 def make_history(rng: np.random.Generator, kind: str, duration: float) -> History:
-    """``constant``; ``step``: one of up to 25 %; ``nudge``: by 0.01 to 1 %, and back; ``drift``: 25 % in a smooth wave;
+    """``constant``; ``step``: one of 1 to 25 %; ``nudge``: by 0.01 to 1 %, and back; ``drift``: 25 % in a smooth wave;
     ``walk``: a new rate every 2 to 60 us; ``dip``: short excursions from a constant rate."""
     top = rng.choice([1.98, 1.755, 1.5])
     if kind == "constant":
         return History(np.zeros(1), np.array([top]))
     if kind == "step":
         at = rng.uniform(0, duration)
-        return History(np.array([0.0, at]), np.array([1.98, 1.98 * rng.uniform(0.75, 1)]))
+        return History(np.array([0.0, at]), np.array([1.98, 1.98 * rng.uniform(0.75, 0.99)]))
     if kind == "nudge":
         begin = np.sort(rng.uniform(0, duration, 2))
         return History(np.concatenate([[0.0], begin]), top * (1 - np.array([0.0, 10 ** rng.uniform(-4, -2), 0.0])))

@@ -502,7 +502,7 @@ def _follow(anchors: _Anchors, lines: _Maps, launch: I64, nominal: F64) -> tuple
     groups = np.flatnonzero((bent | worth) & (anchors.span(anchors.x) > 0))
     maps, own = lines, moved.copy()
     if len(groups):
-        found, own[groups] = _envelopes(anchors, groups, fast, slow)
+        found, own[groups] = _envelopes(anchors, groups, fast, slow, bent | worth)
         better = bent[groups] | (found.worst < lines.worst[groups])
         maps = lines.put(groups[better], found.some(better))
     moved = _launch_motion(own, launch)
@@ -510,7 +510,7 @@ def _follow(anchors: _Anchors, lines: _Maps, launch: I64, nominal: F64) -> tuple
     if len(rest):
         low, high = lines.slowest[rest] * (1 - 2 * moved[rest]), lines.slowest[rest] * (1 + 2 * moved[rest])
         fast[rest], slow[rest] = np.maximum(fast[rest], low), np.minimum(slow[rest], high)
-        maps = maps.put(rest, _envelopes(anchors, rest, fast, slow)[0])
+        maps = maps.put(rest, _envelopes(anchors, rest, fast, slow, worth)[0])
     return maps, moved
 
 
@@ -538,13 +538,13 @@ def _launch_motion(own: F64, launch: I64) -> F64:
     return result[launch]
 
 
-def _envelopes(anchors: _Anchors, groups: I64, fast: F64, slow: F64) -> tuple[_Maps, F64]:
+def _envelopes(anchors: _Anchors, groups: I64, fast: F64, slow: F64, trusted: Bool) -> tuple[_Maps, F64]:
     """(maps that follow the anchors, the change of rate that they prove) of some groups, part by part: the arrays of
-    a part stay in the cache."""
+    a part stay in the cache. ``fast``, ``slow``, ``trusted``: of all groups, see :func:`envelope.fit_envelope`."""
     total = np.cumsum(anchors.counts[groups]) // PART_ANCHORS
     parts = np.split(groups, np.flatnonzero(np.diff(total)) + 1)
     with ThreadPoolExecutor(min(len(parts), os.cpu_count() or 1, MOST_THREADS)) as pool:
-        found = list(pool.map(lambda part: _envelope(anchors, part, fast[part], slow[part]), parts))
+        found = list(pool.map(lambda part: _envelope(anchors, part, fast[part], slow[part], trusted[part]), parts))
     return _joined([maps for maps, _ in found]), np.concatenate([moved for _, moved in found])
 
 
@@ -556,9 +556,9 @@ def _joined(parts: list[_Maps]) -> _Maps:
     return _Maps(envelope.Grid(first, *cells), *columns)
 
 
-def _envelope(anchors: _Anchors, groups: I64, fast: F64, slow: F64) -> tuple[_Maps, F64]:
+def _envelope(anchors: _Anchors, groups: I64, fast: F64, slow: F64, trusted: Bool) -> tuple[_Maps, F64]:
     """As :func:`_envelopes`, with the limits of just these groups."""
-    e = envelope.fit_envelope(_bounds_of(anchors, groups), fast, slow)
+    e = envelope.fit_envelope(_bounds_of(anchors, groups), fast, slow, trusted)
     a = e.anchors
     last = a.x[a.first + a.counts - 1]
     cells = np.maximum(last / (CELLS * a.counts), 1.0)

@@ -177,11 +177,11 @@ def sweep(anchors: Anchors, limits: Limits) -> tuple[F64, F64]:
 
 
 # ---------------------------------------------------------------------------------------------------------- fitting
-def fit_envelope(anchors: Anchors, fast: F64, slow: F64) -> Envelope:
+def fit_envelope(anchors: Anchors, fast: F64, slow: F64, trusted: Bool) -> Envelope:
     """The envelope of every group, whose rate is between ``fast`` and ``slow`` (g,) ns per cycle in any case.
 
     Anchors that contradict the others even so are set aside, one after the other, the one with most contradictions
-    first. Every group has two anchors or more.
+    first. Every group has two anchors or more. ``trusted`` (g,): its anchors may tell closer limits.
     """
     outliers = _outliers(anchors, fast, slow)
     used = anchors.take(~outliers) if outliers.any() else anchors
@@ -190,6 +190,8 @@ def fit_envelope(anchors: Anchors, fast: F64, slow: F64) -> Envelope:
     low, high = _ordered(*_Sweep.of(used, wide).bounds())
     rates = _Rates(used, np.repeat(np.arange(len(counts)), counts), low, high)
     limits, moved = rates.limits(wide)
+    free = np.repeat(~trusted, counts)
+    limits = Limits(np.where(free, wide.fast, limits.fast), np.where(free, wide.slow, limits.slow))
     low, high, limits = _consistent(used, limits, wide)
     fastest, slowest = rates.extremes()
     return Envelope(used, low, high, limits, moved, fastest, slowest, outliers)
@@ -338,12 +340,16 @@ class _Rates:
                 break
             most_least = part.about(part.least, np.maximum, -np.inf)
             least_most = part.about(part.most, np.minimum, np.inf)
-            known = part.about(np.ones(len(part.first)), np.add, 0.0) > 1
+            beside = part.about(np.ones(len(part.first)), np.add, 0.0)
+            known = beside > 1
             with np.errstate(invalid="ignore"):
                 change = np.where(known, most_least / least_most - 1.0, 0.0)
             np.maximum.at(moved, part.group, change)
             calm = known & (change <= 0.0) & np.logical_and.reduceat(steady, part.first)
             least, most = part.about(part.least, np.minimum, np.inf, 1), part.about(part.most, np.maximum, -np.inf, 1)
+            # Near a group's ends there are fewer stretches to tell a small move, and anchors on one side only.
+            more = np.where(beside < 2 * BESIDE + 1, most - least, 0.0)
+            least, most = least - more, most + more
             at, rows = self._each(part)
             steady[at] &= calm[rows]
             use = calm[rows] & (gap[at] >= scale / SPARSE)

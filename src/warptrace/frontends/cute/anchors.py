@@ -1,10 +1,9 @@
 """Which events also read %globaltimer, so that a long kernel can be placed in time all along.
 
-The SM clock is not constant inside a kernel: on an H200 under power limit a GEMM of 190 us began at 1.98 GHz, fell
-to 1.6 in 4 us and moved on between 1.6 and 1.3. Clock pairs at warp entry and exit alone place its middle 4 to 10
-us wrong. A pair costs one more read and four more bytes, so it is taken where it disappears among other events:
-once per pass of a loop body with at least EVENTS_PER_ANCHOR events, and in loops that have deeper loops with events
-inside them.
+The SM clock is not constant inside a kernel: on an H200 under power limit a GEMM of 190 us began at 1.98 GHz, fell to
+1.6 in 4 us and moved on between 1.6 and 1.3. Clock pairs at warp entry and exit alone place its middle 4 to 10 us
+wrong. A pair costs one more read and four more bytes, so it is taken where it disappears among other events: once per
+pass of a loop body with at least EVENTS_PER_ANCHOR events, and in loops that have deeper loops with events inside them.
 """
 
 from __future__ import annotations

@@ -101,7 +101,7 @@ def test_room_by_the_grid_and_then_by_what_was_needed(tmp_path: Path, figure: Fi
 DRAIN_CTAS = 32
 DRAIN_TICKS = 60
 LAUNCHES = 200
-PAUSE_S = 0.005
+PAUSE_S = 0.02
 
 
 def claimed_bytes(folder: Path) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +34,7 @@ from .format import (
     LANE_STREAM_DTYPE,
     MANIFEST_NAME,
     RAW_FOLDER,
+    chunk_crc,
     padded,
     slot_dtype,
 )
@@ -219,7 +219,7 @@ def _read_chunks(file: Path, data: U8, at: int, device: int, problems: list[Prob
             break
         payload = data[payload_at:end]
         found = Chunk(device, int(chunk["kind"]), payload)
-        if zlib.crc32(memoryview(payload)) != int(chunk["crc32"]):
+        if chunk_crc(head.view(CHUNK_DTYPE), [payload]) != int(chunk["crc32"]):
             bad_crc += 1
         elif not _well_formed(found):
             bad_shape += 1

@@ -6,7 +6,6 @@ import io
 import json
 import os
 import threading
-import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -36,6 +35,8 @@ from .format import (
     KERNELS_NAME,
     MANIFEST_NAME,
     BankImage,
+    chunk_crc,
+    octets,
     padded,
 )
 from .regions import CompactRegions, compact, find_regions
@@ -289,12 +290,10 @@ class CaptureWriter:
         with self._lock, self._writing():
             device = self._devices[ordinal]
             buffers = [np.ascontiguousarray(a) for a in arrays if a.nbytes]
-            crc = 0
-            for buffer in buffers:
-                crc = zlib.crc32(_octets(buffer), crc)
             head = np.zeros(1, CHUNK_DTYPE)
             head["magic"], head["kind"], head["index"] = CHUNK_MAGIC, kind, device.chunks
-            head["payload_bytes"], head["crc32"] = sum(b.nbytes for b in buffers), crc
+            head["payload_bytes"] = sum(b.nbytes for b in buffers)
+            head["crc32"] = chunk_crc(head, buffers)
             self._append(device, [head, *buffers])
             device.chunks += 1
 
@@ -302,7 +301,7 @@ class CaptureWriter:
         """All or nothing: after a failure the file ends where it ended before."""
         try:
             for buffer in buffers:
-                view = _octets(buffer)
+                view = octets(buffer)
                 while len(view):
                     view = view[device.file.write(view) :]
         except OSError:
@@ -320,7 +319,3 @@ class CaptureWriter:
             raise WarptraceError(
                 f"cannot write the capture {self.directory}: {reason}: free some space or choose another directory"
             ) from e
-
-
-def _octets(array: NDArray[Any]) -> memoryview:
-    return memoryview(array.reshape(-1).view(np.uint8))

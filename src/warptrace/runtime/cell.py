@@ -77,6 +77,10 @@ class HostCell:
         self._kernels["lane"][number] = size.lane
         self._kernels["ask"][number] = any(asks for _, asks in sharing.values())
 
+    def all_launches(self) -> int:
+        """Launches of all kernels that host code counted."""
+        return int(self._kernels["launches"].sum())
+
     def launches(self, kernel_id: int) -> int:
         """Launches that host code counted under the kernel's number (another kernel may share it)."""
         return int(self._kernels["launches"][kernel_number(kernel_id)])

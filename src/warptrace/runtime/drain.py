@@ -23,6 +23,8 @@ from ..capture.format import valid_headers
 from ..capture.regions import find_regions, region_sizes
 from .memory import TraceMemory
 
+NOTHING_YET_S = 0.005
+"""So long a kernel's second launch waits for a first one that has not begun."""
 _NONE = np.zeros(0, np.int64)
 LIVE_SHARE = 1 / 4
 """A bank is drained while kernels run once so much of it is claimed: below that there is no hurry, and draining takes
@@ -32,14 +34,15 @@ turns with the program's Python threads."""
 @dataclass(eq=False)
 class _Bank:
     """Host's side of one ring. Positions are monotonic byte counts; ``failed`` of the device's failed bytes are
-    accounted for. Everything up to ``closed`` was seen closed in an earlier look; ``gap`` of it are claims without
-    room."""
+    accounted for. Everything up to ``closed`` was seen closed in an earlier look, regions with ``headers``; ``gap`` of
+    it are claims without room."""
 
     number: int
     tail: int = 0
     failed: int = 0
     closed: int = 0
     gap: int = 0
+    headers: NDArray[np.void] = field(default_factory=lambda: np.zeros(0, wire.REGION_DTYPE))
 
 
 @dataclass(frozen=True)
@@ -96,7 +99,8 @@ class Drain:
         Waits up to ``timeout_s`` for all regions in sight to close. None if no region of the kernel is in sight or some
         are still open then: the kernel may be waiting for work that is launched later.
         """
-        deadline = time.monotonic() + timeout_s
+        begun = time.monotonic()
+        deadline = begun + timeout_s
         while True:
             with self._lock:
                 chains = self._chains(self._banks, self._lines())
@@ -106,7 +110,8 @@ class Drain:
                 needs: dict[int, Need] = {}
                 _note(headers, needs)
                 return needs[kernel_id]
-            if time.monotonic() > deadline:
+            # Nothing yet: the launch waits in a queue behind others, or in a graph that is being captured.
+            if time.monotonic() > (deadline if len(headers) else min(deadline, begun + NOTHING_YET_S)):
                 return None
             time.sleep(0.0002)
 
@@ -136,8 +141,8 @@ class Drain:
         images = [image for bank in ready for image in self._images(bank, bank.closed, bank.gap)]
         if images:
             regions = self._writer.write_regions(self._ordinal, images).regions
-            for image in images:
-                _note(find_regions(image).headers, needs)
+            for bank in ready:
+                _note(bank.headers, needs)
             self._release({bank: (bank.closed, bank.gap) for bank in ready})
         self._look(banks, lines)
         self._hand_back()
@@ -146,7 +151,8 @@ class Drain:
     def _look(self, banks: Sequence[_Bank], lines: NDArray[np.void]) -> None:
         """Notes up to where every region of each bank has closed."""
         for bank, headers in self._chains(banks, lines).items():
-            bank.closed = bank.tail + int(region_sizes(headers[: _closed_prefix(headers)]).sum())
+            bank.headers = headers[: _closed_prefix(headers)]
+            bank.closed = bank.tail + int(region_sizes(bank.headers).sum())
             bank.gap = 0
             if bank.closed == bank.tail + int(region_sizes(headers).sum()) < int(lines["head"][bank.number]):
                 self._look_behind_gaps(bank, lines[bank.number])
@@ -201,12 +207,14 @@ class Drain:
         found = [find_regions(i) for i in self._images(bank, head, 0)]
         starts = np.concatenate([f.starts + i for f, i in zip(found, self._origins(bank), strict=False)] or [_NONE])
         sizes = np.concatenate([region_sizes(f.headers) for f in found] or [_NONE])
-        closed = np.concatenate([f.headers["closed"] == wire.CLOSED_MAGIC for f in found] or [_NONE.astype(bool)])
+        headers = np.concatenate([np.zeros(0, wire.REGION_DTYPE), *(f.headers for f in found)])
+        closed = headers["closed"] == wire.CLOSED_MAGIC
         to_come = head - bank.tail - int(sizes.sum()) - (int(line["failed_bytes"]) - bank.failed)
         ends = np.concatenate([[bank.tail], starts + sizes])
         gaps = starts - ends[:-1]
         passable = closed & ((gaps == 0) | (to_come == 0))
         count = len(starts) if passable.all() else int(np.argmin(passable))
+        bank.headers = headers[:count]
         bank.closed = int(ends[count])
         bank.gap = int(gaps[:count].sum())
         if count == len(starts) and to_come == 0:

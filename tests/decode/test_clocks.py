@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from fake_device import EPOCH_NS
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from warptrace import wire
@@ -52,6 +52,8 @@ def spread_warps(
 
 
 @settings(max_examples=60, deadline=None)
+@example(seed=87, duration=40_000.0, waves=5, warps=12)  # the anchors that were picked first tell another line
+@example(seed=96, duration=1e6, waves=5, warps=12)
 @given(
     seed=st.integers(0, 2**32 - 1),
     duration=st.sampled_from([300.0, 2_000.0, 7_000.0, 40_000.0, 1e6, 3e9]),

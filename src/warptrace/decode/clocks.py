@@ -40,6 +40,8 @@ OWN_RATE_NS = 6000.0
 """An SM's own anchors, this far apart, tell its rate better than RATE_SPREAD."""
 ANCHORS = 32
 """Anchors used for one line; more only make the bounds tighter than the clock is steady."""
+REFITS = 4
+"""At most so many times anchors are added that a line missed. One or two are enough nearly always."""
 RATE_STEPS = 16
 GOLDEN = 0.6180339887498949
 NOMINAL_SPREAD = 0.25
@@ -143,6 +145,24 @@ class _Anchors:
     def counts(self) -> I64:
         return np.diff(self.first, append=len(self.x))
 
+    def only(self, keep: Bool) -> _Anchors:
+        """The anchors to keep; every cell keeps one."""
+        cell = self.cell[keep]
+        return _Anchors(self.x[keep], self.g[keep], cell, np.searchsorted(cell, np.arange(len(self.first))))
+
+    def rows(self, cells: I64) -> I64:
+        """The rows of some cells, in order."""
+        counts = self.counts[cells]
+        begin = np.cumsum(counts) - counts
+        rows: I64 = np.arange(int(counts.sum())) + np.repeat(self.first[cells] - begin, counts)
+        return rows
+
+    def some(self, cells: I64) -> _Anchors:
+        """The anchors of some cells, which get new numbers."""
+        counts, rows = self.counts[cells], self.rows(cells)
+        cell = np.repeat(np.arange(len(cells)), counts)
+        return _Anchors(self.x[rows], self.g[rows], cell, np.cumsum(counts) - counts)
+
     def span(self, values: F64) -> F64:
         """Last minus first of each cell."""
         last = self.first + self.counts - 1
@@ -175,11 +195,12 @@ def fit_clocks(
     anchors, counts = _collect(regions, group, cycle0, time0, events)
     device = regions.process[first_row].astype(np.int64) << 32 | regions.device[first_row]
     nominal = ns_per_cycle(regions, nominal_khz)[first_row]
-    thin = _thin(anchors)
+    kept = _evenly(anchors)
+    thin = anchors.only(kept)
     prior, spread, source = _prior_rates(thin, group_launch, device, nominal)
     whole, uncertainty, rate_error = _fit_groups(thin, prior, spread)
     source = np.where(thin.span(thin.g) >= OWN_RATE_NS, "sm", source)
-    lines = _lines(thin, whole, uncertainty, rate_error)
+    lines = _through_all(anchors, kept, prior, spread, whole, _lines(thin, whole, uncertainty, rate_error))
     maps, moved = _follow(anchors, lines, group_launch, nominal)
     off = _distance(anchors, maps)
     worst = _worst(anchors, off)
@@ -267,18 +288,18 @@ def _order(cells: I64, x: I64) -> I64:
     return np.lexsort((x, cells))
 
 
-def _thin(anchors: _Anchors) -> _Anchors:
-    """At most ANCHORS of each cell, evenly by rank, the first and the last among them."""
+def _evenly(anchors: _Anchors) -> Bool:
+    """(n,) which anchors a line is fitted to first: ANCHORS of each cell, evenly by rank, the first and the last among
+    them."""
     counts = anchors.counts
     if not len(counts) or counts.max() <= ANCHORS:
-        return anchors
+        return np.ones(len(anchors.x), np.bool_)
     n = np.repeat(counts, counts)
     rank = np.arange(len(anchors.x)) - np.repeat(anchors.first, counts)
     step = rank * (ANCHORS - 1) // np.maximum(n - 1, 1)
     before = (rank - 1) * (ANCHORS - 1) // np.maximum(n - 1, 1)
-    keep = (n <= ANCHORS) | (rank == 0) | (step != before)
-    cell = anchors.cell[keep]
-    return _Anchors(anchors.x[keep], anchors.g[keep], cell, np.searchsorted(cell, np.arange(len(counts))))
+    keep: Bool = (n <= ANCHORS) | (rank == 0) | (step != before)
+    return keep
 
 
 # ---------------------------------------------------------------------------------------------------------- rates
@@ -468,6 +489,36 @@ def _lines(anchors: _Anchors, fit: _Fit, uncertainty: F64, rate_error: F64) -> _
     return _Maps(grid, worst, worst, rate_error + WANDER * fit.rate, fit.rate, fit.rate)
 
 
+def _through_all(
+    anchors: _Anchors, kept: Bool, prior: F64, spread: F64, fit: _Fit, lines: _Maps
+) -> _Maps:
+    """The lines, again where some anchor lies outside although one line fitted all anchors that it was made of: those
+    farthest outside are added, on either side, until the line fits all of them or there is none."""
+    kept, room = kept.copy(), fit.room.copy()
+    for _ in range(REFITS):
+        outside = _worst(anchors, _distance(anchors, lines)) > 0
+        groups = np.flatnonzero(outside & (room > 0))
+        if not len(groups):
+            break
+        part = anchors.some(groups)
+        rest = part.g - lines.grid.value(groups[part.cell], part.x)
+        used = kept[anchors.rows(groups)]
+        used[_argmax(part, rest)] = used[_argmax(part, -rest)] = True
+        kept[anchors.rows(groups)] = used
+        thin = part.only(used)
+        again, uncertainty, rate_error = _fit_groups(thin, prior[groups], spread[groups])
+        lines = lines.put(groups, _lines(thin, again, uncertainty, rate_error))
+        room[groups] = again.room
+    return lines
+
+
+def _argmax(anchors: _Anchors, values: F64) -> I64:
+    """The row of the greatest value of each cell."""
+    order = np.lexsort((values, anchors.cell))
+    rows: I64 = order[anchors.first + anchors.counts - 1]
+    return rows
+
+
 def _hidden(anchors: _Anchors, fit: _Fit) -> F64:
     """How far from its line a clock whose rate moves within HIDDEN of the line's can be at a group's anchors, (g,)."""
     bounds = envelope.Anchors(anchors.x, anchors.g - MARGIN_NS, anchors.g + TICK_NS + MARGIN_NS, anchors.first)
@@ -575,9 +626,7 @@ def _envelope(anchors: _Anchors, groups: I64, fast: F64, slow: F64, trusted: Boo
 
 def _bounds_of(anchors: _Anchors, groups: I64) -> envelope.Anchors:
     """The bounds of some groups; anchors at one cycle become one."""
-    counts = anchors.counts[groups]
-    begin = np.cumsum(counts) - counts
-    rows = np.arange(int(counts.sum())) + np.repeat(anchors.first[groups] - begin, counts)
+    rows = anchors.rows(groups)
     x, g, cell = anchors.x[rows], anchors.g[rows], anchors.cell[rows]
     first = np.flatnonzero(np.concatenate([[True], (np.diff(x) != 0) | (np.diff(cell) != 0)]))
     low = np.maximum.reduceat(g, first) - MARGIN_NS

@@ -101,7 +101,7 @@ def chunk_crc(head: NDArray[np.void], payload: Iterable[NDArray[Any]]) -> int:
 
 def octets(array: NDArray[Any]) -> memoryview:
     """The bytes of a contiguous array."""
-    return memoryview(array.reshape(-1).view(np.uint8))
+    return array.reshape(-1).view(np.uint8).data
 
 
 def slot_dtype(stride: int) -> np.dtype[Any]:

@@ -86,7 +86,7 @@ def subc(a: Row, b: Row, c: Row) -> tuple[Row, Row]:
 def popc(a: Row) -> Row:
     """Number of set bits as u32."""
     bits = np.unpackbits(a.view(np.uint8).reshape(len(a), -1), axis=1)
-    return bits.sum(axis=1).astype(np.uint32)
+    return np.asarray(bits.sum(axis=1).astype(np.uint32))
 
 
 def _bit_length(a: Row) -> Row:
@@ -212,14 +212,14 @@ def dp4a(a: Row, b: Row, c: Row, sa: bool, sb: bool) -> Row:
     """c + dot product of four bytes."""
     x = np.ascontiguousarray(a).view(np.int8 if sa else np.uint8).reshape(-1, 4).astype(np.int64)
     y = np.ascontiguousarray(b).view(np.int8 if sb else np.uint8).reshape(-1, 4).astype(np.int64)
-    return (c.astype(np.int64) + (x * y).sum(axis=1)).astype(c.dtype)
+    return np.asarray((c.astype(np.int64) + (x * y).sum(axis=1)).astype(c.dtype))
 
 
 def dp2a(a: Row, b: Row, c: Row, sa: bool, sb: bool, hi: bool) -> Row:
     """c + dot product of a's two halves and two bytes of b: the low ones, or the high ones."""
     x = np.ascontiguousarray(a).view(np.int16 if sa else np.uint16).reshape(-1, 2).astype(np.int64)
     y = np.ascontiguousarray(b).view(np.int8 if sb else np.uint8).reshape(-1, 4).astype(np.int64)
-    return (c.astype(np.int64) + (x * y[:, 2 * hi : 2 * hi + 2]).sum(axis=1)).astype(c.dtype)
+    return np.asarray((c.astype(np.int64) + (x * y[:, 2 * hi : 2 * hi + 2]).sum(axis=1)).astype(c.dtype))
 
 
 def halves(name: str, a: Row, b: Row) -> Row:

@@ -29,7 +29,7 @@ class HostCell:
         self._memory = (ctypes.c_uint8 * (wire.CELL_BYTES + 64))()
         self._address = (ctypes.addressof(self._memory) + 63) & ~63
         start = self._address - ctypes.addressof(self._memory)
-        data = np.frombuffer(self._memory, np.uint8)[start : start + wire.CELL_BYTES]
+        data = np.ctypeslib.as_array(self._memory)[start : start + wire.CELL_BYTES]
         devices_end = wire.CELL_DEVICES_OFFSET + 8 * wire.CELL_DEVICE_COUNT
         self._callback_slot = data[wire.CELL_CALLBACK_OFFSET : wire.CELL_CALLBACK_OFFSET + 8].view(np.uint64)
         self._devices = data[wire.CELL_DEVICES_OFFSET : devices_end].view(np.uint64)

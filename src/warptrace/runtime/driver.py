@@ -142,7 +142,7 @@ class Staging:
 
     def __init__(self, nbytes: int) -> None:
         address = int(call("cuMemHostAlloc", nbytes, 0))
-        self.memory = np.frombuffer((ctypes.c_uint8 * nbytes).from_address(address), np.uint8)
+        self.memory = np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(address))
 
     def read_rows(
         self, base: int, pieces: Sequence[tuple[int, int, int]], nbytes: int, stream: Any

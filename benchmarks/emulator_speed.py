@@ -84,7 +84,7 @@ def measure(body: str, ctas: int, threads: int, trips: int, repeat: int) -> tupl
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Print the table; exit code 1 when the scalar code misses the goal."""
+    """Print the table; exit code 1 when the scalar code, or all kernels together, miss the goal."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, help="write the results to this file")
     parser.add_argument("--repeat", type=int, default=3)
@@ -99,10 +99,13 @@ def main(argv: list[str] | None = None) -> int:
             print(f"{name:44} {shape:>12} {count:>13,} {seconds:>8.3f} {rate:>12,.0f}")
             rows.append({"kernel": name, "ctas": ctas, "threads": threads, "instructions": count,
                          "seconds": round(seconds, 4), "per_second": round(rate)})  # fmt: skip
-    ok = rows[0]["per_second"] >= GOAL and rows[1]["per_second"] >= GOAL
-    print(f"goal for scalar code: {GOAL:,} a second: {'met' if ok else 'MISSED'}")
+    together = round(sum(r["instructions"] for r in rows) / sum(r["seconds"] for r in rows))
+    print(f"{'all together':44} {'':>12} {'':>13} {'':>8} {together:>12,}")
+    ok = min(rows[0]["per_second"], rows[1]["per_second"], together) >= GOAL
+    print(f"goal for scalar code and for all together: {GOAL:,} a second: {'met' if ok else 'MISSED'}")
     if args.json:
-        info = {"python": platform.python_version(), "numpy": np.__version__, "goal": GOAL, "rows": rows}
+        info = {"python": platform.python_version(), "numpy": np.__version__, "goal": GOAL}
+        info |= {"together": together, "rows": rows}
         args.json.parent.mkdir(parents=True, exist_ok=True)
         args.json.write_text(json.dumps(info, indent=1) + "\n")
     return 0 if ok else 1

@@ -16,8 +16,6 @@ DEFAULT_GHZ = 1.98
 SM_COUNT = 132
 SMEM_PER_SM = 228 * 1024
 SMEM_PER_CTA = 227 * 1024
-SMEM_RESERVED = 1024
-"""Bytes that the system takes from each CTA's shared memory (sm_90)."""
 THREADS_PER_SM = 2048
 CTAS_PER_SM = 32
 MAX_THREADS_PER_CTA = 1024

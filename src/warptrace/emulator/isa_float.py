@@ -22,7 +22,6 @@ from .gen import Emitter, Gen, last_type
 from .parser import Instr, Operand
 from .types import TYPES, Row, ScalarType
 
-_ABS = np.uint32(0x7FFFFFFF)
 NAN32 = np.array(0x7FFFFFFF, np.uint32).view(np.float32)[()]
 ROUNDINGS = ("rn", "rz", "rm", "rp", "rna")
 

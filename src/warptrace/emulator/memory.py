@@ -34,7 +34,6 @@ GAP = 4096
 RANK_SHIFT = 24
 
 _UINT = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
-_M64 = (1 << 64) - 1
 
 
 class Allocation:

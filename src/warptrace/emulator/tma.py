@@ -50,11 +50,6 @@ class TensorMap:
     def itemsize(self) -> int:
         return _SIZES[self.dtype]
 
-    @property
-    def box_bytes(self) -> int:
-        """Bytes of one box in shared memory, which is also what a load completes on its mbarrier."""
-        return int(np.prod(self.box)) * self.itemsize
-
 
 def encode_tensor_map(
     address: int,

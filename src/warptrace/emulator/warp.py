@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .costs import GLOBALTIMER_STEP_NS
-from .memory import Allocation, GlobalMemory
+from .memory import GlobalMemory
 from .types import BANK_DTYPES, FULL_BITS, WARP, WIDTH_BANKS, Mask, Row
 
 if TYPE_CHECKING:
@@ -368,6 +368,3 @@ class Warp:
             else:
                 self.ready.append(f)
         return self.next_fragment()
-
-    def local_alloc(self) -> Allocation:
-        return self.local

@@ -139,8 +139,6 @@ llvm.func internal @warptrace_region(%entry_offset: i64) -> i64 {{
   llvm.return %out : i64
 }}
 """
-CELL_OFF = 1
-"""Value of a device's slot in the cell that stands for "no tracing on this device" (0 means "not asked yet")."""
 
 
 def add_parameters(kernel: Any) -> tuple[Any, Any]:

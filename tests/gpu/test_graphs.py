@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,10 +62,17 @@ def compiled_steps() -> Callable[[Out, int], None]:
     return launch
 
 
+def new_graph() -> Any:
+    """A graph to capture into. Dead compiled kernels of other tests are collected first: where Python's collector frees
+    one inside a capture, its module is unloaded, which breaks a capture in torch's default mode, traced or not."""
+    gc.collect()
+    torch.cuda.synchronize()
+    return torch.cuda.CUDAGraph()
+
+
 def capture(launch: Callable[[Out, int], None], n: int) -> Captured:
     out = Out(CTAS)
-    graph = torch.cuda.CUDAGraph()
-    torch.cuda.synchronize()
+    graph = new_graph()
     with torch.cuda.graph(graph, stream=torch.cuda.Stream()):
         launch(out, n)
     return Captured(graph, out, n, launch)
@@ -131,8 +139,7 @@ def test_graph_of_several_nodes(tmp_path: Path) -> None:
     launch = compiled_steps()
     outs = [Out(CTAS) for _ in range(3)]
     with recording(tmp_path) as folder:
-        graph = torch.cuda.CUDAGraph()
-        torch.cuda.synchronize()
+        graph = new_graph()
         with torch.cuda.graph(graph, stream=torch.cuda.Stream()):
             for number, out in enumerate(outs):
                 launch(out, 40 + number)

@@ -35,9 +35,6 @@ OBSERVE_S = 0.05
 """A kernel's second launch waits so long at most for its first to finish, once: its region size is then known. A first
 launch that itself waits for a later one only costs this time."""
 OBSERVE_TRIES = 3
-CAPTURE_DELAY_S = 2.0
-"""The drain thread begins so late if the program is capturing a graph when trace memory is taken: on an H200 the first
-driver calls of a new thread broke a capture in global mode, also with the thread in relaxed mode."""
 
 
 class Recorder:
@@ -136,10 +133,7 @@ class Recorder:
             self._devices[ordinal] = _Device(memory, Drain(memory, ordinal, self._writer))
             kernels = list(self._kernels.values())
             if self._drainer is None:
-                delay = CAPTURE_DELAY_S if _capturing() else 0.0
-                self._drainer = threading.Thread(
-                    target=self._drain_live, args=(delay,), name="warptrace-drain", daemon=True
-                )
+                self._drainer = threading.Thread(target=self._drain_live, name="warptrace-drain", daemon=True)
                 self._drainer.start()
         if memory.shrunk is not None:
             log("warn", memory.shrunk)
@@ -154,10 +148,8 @@ class Recorder:
         layouts = [d.memory.layout for d in self._devices.values()] or [plan(self.options.buffer_bytes)]
         return min(layouts, key=lambda layout: layout.bank_bytes)
 
-    def _drain_live(self, delay: float) -> None:
-        """The drain thread: moves finished regions while the program runs, from ``delay`` seconds on."""
-        if self._wake.wait(delay):
-            return
+    def _drain_live(self) -> None:
+        """The drain thread: moves finished regions while the program runs."""
         relax_thread()  # for good: another thread may begin to capture a graph at any time
         pressure = 0.0
         looked = time.monotonic()
@@ -236,15 +228,6 @@ class Recorder:
                 return
         if tries >= OBSERVE_TRIES:  # it stays with the grid's share
             self._size(record)
-
-
-def _capturing() -> bool:
-    """Whether this thread is capturing a graph, as far as torch knows of it."""
-    torch = sys.modules.get("torch")
-    try:
-        return torch is not None and bool(torch.cuda.is_current_stream_capturing())
-    except Exception:  # a torch without CUDA, or half imported
-        return False
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from warptrace import wire
-from warptrace.capture import BankImage, CaptureWriter, read_capture
 from warptrace.decode import decode
+from warptrace.raw import BankImage, CaptureWriter, read_capture
 from warptrace.sites import KernelRecord, Site, kernel_id
 from warptrace.trace import Trace
 from warptrace.wire import EventKind, PayloadType

@@ -472,7 +472,7 @@ def write_capture(
     finish: bool = True,
 ) -> Path:
     """Writes the devices' memory as a capture directory, the way the runtime does. Returns the directory."""
-    from warptrace.capture import CaptureWriter
+    from warptrace.raw import CaptureWriter
 
     writer = CaptureWriter(
         directory,

@@ -26,8 +26,8 @@ def load(run_dir: str | os.PathLike[str]) -> Trace:
     integer nanoseconds from the start of the trace. Raises :class:`CaptureError` where there is no capture, or one
     that cannot be read.
     """
-    from .capture import find_captures, read_capture
     from .decode import decode
+    from .raw import find_captures, read_capture
 
     captures = find_captures(os.fspath(run_dir))
     if not captures:

@@ -17,10 +17,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from warptrace import wire
-from warptrace.capture import BankImage, CaptureWriter, dump, find_captures, payload_value, read_capture
-from warptrace.capture import writer as writer_module
-from warptrace.capture.format import REGION_OFFSET_FIELD
 from warptrace.errors import CaptureError, WarptraceError
+from warptrace.raw import BankImage, CaptureWriter, dump, find_captures, payload_value, read_capture
+from warptrace.raw import writer as writer_module
+from warptrace.raw.format import REGION_OFFSET_FIELD
 from warptrace.wire import PayloadType
 
 
@@ -210,7 +210,7 @@ def test_an_image_that_ends_inside_a_region(tmp_path: Path) -> None:
 
 def test_large_captures_go_to_several_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writer_module, "CHUNK_BYTES", 400)
-    monkeypatch.setattr("warptrace.capture.regions.GATHER_BYTES", 2048)
+    monkeypatch.setattr("warptrace.raw.regions.GATHER_BYTES", 2048)
     kernel = simple_kernel()
     device = FakeDevice(bank_bytes=1 << 16)
     warps = [marks(n, warp=n, lanes={2: 1} if n % 2 else {}) for n in range(9)]

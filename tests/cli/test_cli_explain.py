@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from fake_device import FakeKernel
 
-from warptrace.capture import CaptureWriter
 from warptrace.cli._captures import wait_for_processes
 from warptrace.cli._explain import armed_processes, why_nothing_recorded
+from warptrace.raw import CaptureWriter
 
 
 def capture(

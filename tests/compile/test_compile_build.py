@@ -23,10 +23,10 @@ from dsl_build import Built, build, tensor
 
 import warptrace.cute as iket
 from warptrace import registry
-from warptrace.capture import dump, read_capture
 from warptrace.device.cubin import KernelCode, kernels_in
 from warptrace.frontends.cute import build as builds
 from warptrace.frontends.cute import dsl
+from warptrace.raw import dump, read_capture
 from warptrace.sites import KernelRecord
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from warptrace import wire
-from warptrace.capture import Capture
+from warptrace.raw import Capture
 from warptrace.sites import KernelRecord, Site
 from warptrace.wire import EventKind, PayloadType
 

@@ -15,8 +15,8 @@ import numpy as np
 
 import warptrace.cute as iket
 from warptrace import registry
-from warptrace.capture import Capture, read_capture
 from warptrace.decode import decode
+from warptrace.raw import Capture, read_capture
 from warptrace.runtime import memory
 from warptrace.runtime.options import RuntimeOptions
 from warptrace.sites import KernelRecord

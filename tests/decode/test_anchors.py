@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from fake_device import EPOCH_NS, FakeDevice, FakeKernel, FakeWarp, RateHistory, write_capture
 
-from warptrace.capture import read_capture
 from warptrace.decode import anchors as anchors_module
 from warptrace.decode import blocks as blocks_module
 from warptrace.decode import decode
+from warptrace.raw import read_capture
 from warptrace.trace import Trace
 from warptrace.wire import EventKind, PayloadType
 

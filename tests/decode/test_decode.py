@@ -11,8 +11,8 @@ import pytest
 from fake_device import EPOCH_NS, FakeDevice, FakeKernel, FakeWarp, write_capture
 
 from warptrace import wire
-from warptrace.capture import Capture, read_capture
 from warptrace.decode import decode
+from warptrace.raw import Capture, read_capture
 from warptrace.trace import RANGE_STACK, RANGE_TOKEN, Problem, Trace
 from warptrace.wire import EventKind, PayloadType
 

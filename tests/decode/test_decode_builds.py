@@ -7,8 +7,8 @@ from pathlib import Path
 
 from fake_device import FakeDevice, FakeKernel, FakeWarp, write_capture
 
-from warptrace.capture import read_capture
 from warptrace.decode import decode
+from warptrace.raw import read_capture
 
 
 def test_kernels_whose_build_is_known_appear_once(tmp_path: Path) -> None:

@@ -11,10 +11,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from reference import WarpResult, decode_warp
 
-from warptrace.capture import read_capture
-from warptrace.capture.format import REGION_OFFSET_FIELD
 from warptrace.decode import blocks as blocks_module
 from warptrace.decode import decode
+from warptrace.raw import read_capture
+from warptrace.raw.format import REGION_OFFSET_FIELD
 from warptrace.trace import Trace
 from warptrace.wire import PayloadType
 

@@ -21,7 +21,7 @@ import torch
 from gpu_kit import Figure, Out, load, lossless, names, payloads, recording
 
 import warptrace.cute as iket
-from warptrace.capture import read_capture
+from warptrace.raw import read_capture
 
 pytestmark = pytest.mark.gpu
 

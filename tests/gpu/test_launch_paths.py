@@ -35,7 +35,7 @@ from gpu_kit import (
 
 import warptrace.cute as iket
 from warptrace import wire
-from warptrace.capture import read_capture
+from warptrace.raw import read_capture
 from warptrace.trace import Trace
 
 pytestmark = pytest.mark.gpu

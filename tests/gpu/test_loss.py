@@ -20,8 +20,8 @@ from gpu_kit import PROGRAMS, Figure, Out, load, lossless, names, payloads, pyth
 
 import warptrace.cute as iket
 from warptrace import wire
-from warptrace.capture import read_capture
-from warptrace.capture.regions import region_sizes
+from warptrace.raw import read_capture
+from warptrace.raw.regions import region_sizes
 from warptrace.runtime.layout import automatic, plan
 from warptrace.trace import Trace
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from warptrace import registry
-from warptrace.capture import dump, read_capture
+from warptrace.raw import dump, read_capture
 from warptrace.runtime.options import RuntimeOptions
 from warptrace.runtime.recorder import Recorder
 from warptrace.sites import KernelRecord, Site

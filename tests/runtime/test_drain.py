@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from warptrace import wire
-from warptrace.capture import CaptureWriter, read_capture
+from warptrace.raw import CaptureWriter, read_capture
 from warptrace.runtime.drain import Drain
 from warptrace.runtime.layout import Layout
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from warptrace import wire
-from warptrace.capture import read_capture
+from warptrace.raw import read_capture
 from warptrace.runtime.layout import RegionSize, automatic, exact, learned, most_events, plan
 from warptrace.sites import KernelRecord, Site
 from warptrace.wire import EventKind, PayloadType

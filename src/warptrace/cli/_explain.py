@@ -49,7 +49,7 @@ def armed_processes(raw: Path) -> int:
 
 def look(captures: Iterable[Path]) -> Seen:
     """Gather what the manifests and kernel tables say."""
-    from ..capture import read_capture
+    from ..raw import read_capture
 
     processes = launches = 0
     with_events: dict[str, None] = {}

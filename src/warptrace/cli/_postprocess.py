@@ -94,8 +94,8 @@ def postprocess(captures: Iterable[Path], folder: Path, plan: OutputPlan) -> Res
 
 
 def _one_capture(path: Path, scratch: Path, plan: OutputPlan, result: Result) -> None:
-    from ..capture import read_capture
     from ..decode import decode
+    from ..raw import read_capture
     from ..report import summarize
 
     capture = read_capture(path)

@@ -33,7 +33,7 @@ class Dump:
 
     def run(self, options: argparse.Namespace) -> int:
         """Returns 0. Raises CaptureError where there is no capture, or one that cannot be read."""
-        from ..capture import dump, find_captures
+        from ..raw import dump, find_captures
 
         captures = find_captures(options.run_dir)
         if not captures:

@@ -44,7 +44,7 @@ class Postprocess:
 
     def run(self, options: argparse.Namespace) -> int:
         """Returns 0, or 1 where an output could not be made."""
-        from ..capture import find_captures
+        from ..raw import find_captures
 
         given = vars(options)
         plan = plan_outputs(

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ..capture import Capture
+from ..raw import Capture
 from ..trace import Problem
 from .tables import I32, I64, LostRows, Regions
 

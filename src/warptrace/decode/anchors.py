@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ..capture import RegionBatch
+from ..raw import RegionBatch
 from ..wire import SITE_MASK
 from .clocks import BIN_SHIFT, F64, EventAnchors
 from .events import Streams, build_events, build_streams, region_cycles

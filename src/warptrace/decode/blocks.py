@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ..capture import RegionBatch
+from ..raw import RegionBatch
 from ..trace import RANGE_STACK, RANGE_TOKEN, Markers, Ranges
 from ..wire import SITE_MASK, EventKind
 from .clocks import F64, ClockMap

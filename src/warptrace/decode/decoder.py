@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..capture import Capture
+from ..raw import Capture
 from ..trace import Launch, Process, Trace, Warps
 from ..wire import unpack_block, unpack_cluster
 from .align import Alignment, align_devices, shifted_lost

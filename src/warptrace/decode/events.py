@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ..capture import RegionBatch
+from ..raw import RegionBatch
 from .tables import I32, I64, U8, U64, Bool, Regions
 
 U32 = NDArray[np.uint32]

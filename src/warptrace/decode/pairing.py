@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..capture.format import REGION_OFFSET_FIELD
-from ..capture.regions import region_sizes
+from ..raw.format import REGION_OFFSET_FIELD
+from ..raw.regions import region_sizes
 from ..wire import LANE_HEADER_BYTES, LINK_SHIFT, MAX_REGION_BYTES, REGION_HEADER_BYTES, EventKind
 from .events import Events, Streams
 from .tables import I16, I64, U8, Bool, Regions

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..capture import Capture
+from ..raw import Capture
 from ..trace import Launch, Problem, Warps
 from ..wire import LOST_DTYPE
 from .clocks import MOVED

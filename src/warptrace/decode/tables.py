@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..capture import Capture, RegionBatch
-from ..capture.format import valid_headers
+from ..raw import Capture, RegionBatch
+from ..raw.format import valid_headers
 from ..sites import KernelRecord
 from ..trace import Problem, TraceSite
 from ..wire import CLOSED_MAGIC, LOST_DTYPE, PAYLOAD_BITS, REGION_DTYPE, EventKind, unpack_block

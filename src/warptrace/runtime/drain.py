@@ -18,9 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import wire
-from ..capture import BankImage, CaptureWriter
-from ..capture.format import valid_headers
-from ..capture.regions import find_regions, region_sizes
+from ..raw import BankImage, CaptureWriter
+from ..raw.format import valid_headers
+from ..raw.regions import find_regions, region_sizes
 from .memory import TraceMemory
 
 NOTHING_YET_S = 0.005

@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import registry, wire
-from ..capture import CaptureWriter
 from ..emulator import Device
 from ..emulator.cute import CompiledKernel
 from ..errors import WarptraceError
+from ..raw import CaptureWriter
 from ..sites import KernelRecord
 from .drain import Drain, DrainStats
 from .layout import Layout, automatic, exact, plan

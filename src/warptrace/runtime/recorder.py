@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from .. import registry
-from ..capture import CaptureWriter
 from ..errors import WarptraceError
+from ..raw import CaptureWriter
 from ..sites import KernelRecord
 from .cell import CELL, OFF, kernel_number
 from .drain import Drain, Need

@@ -47,7 +47,8 @@ def small_device(**options: Any) -> FakeDevice:
 
 def new_writer(directory: Path) -> CaptureWriter:
     return CaptureWriter(
-        directory, pid=1, argv=["a"], host="h", python="3", warptrace="0", dsl="4.8", started_unix_ns=5
+        directory, pid=1, argv=["a"], host="h", python="3", warptrace="0", dsl="4.8", started_unix_ns=5,
+        place={"boot": "b", "rank": None},
     )
 
 
@@ -252,23 +253,26 @@ def test_any_mix_of_regions_comes_back(
 def test_the_manifest_says_all_there_is(tmp_path: Path) -> None:
     writer = new_writer(tmp_path / "c")
     add_device(writer)
-    writer.add_clock(0, 11, 12, 1.5)
+    writer.add_clock(0, 11, 12, 1.5, 13)
     writer.add_uninstrumented("plain")
     writer.add_uninstrumented("plain")
     writer.add_problem("something")
     writer.set_launches({255: 3})
+    writer.set_place({"rank": 2, "world_size": None})
     assert read_capture(tmp_path / "c").manifest["state"] == "running"
     writer.finish(ended_unix_ns=9)
     manifest = json.loads((tmp_path / "c" / "manifest.json").read_text())
     assert manifest == {
         "format": "warptrace-capture", "version": wire.CAPTURE_VERSION, "state": "complete", "pid": 1, "argv": ["a"],
         "host": "h", "python": "3", "warptrace": "0", "dsl": "4.8", "started_unix_ns": 5, "ended_unix_ns": 9,
-        "emulated": False,
+        "emulated": False, "boot": "b", "rank": 2,
         "devices": [
             {"ordinal": 0, "name": "n", "uuid": "u", "compute_capability": "9.0", "sm_count": 1, "clock_khz": 1,
              "driver": "d", "buffer_bytes": 1, "file": "dev0.wtraw"}
         ],
-        "clocks": [{"device": 0, "host_unix_ns": 11, "globaltimer_ns": 12, "uncertainty_ns": 1.5}],
+        "clocks": [
+            {"device": 0, "host_unix_ns": 11, "host_monotonic_ns": 13, "globaltimer_ns": 12, "uncertainty_ns": 1.5}
+        ],
         "launches": {"00000000000000ff": 3}, "uninstrumented": ["plain"], "problems": ["something"],
     }  # fmt: skip
     assert sorted(p.name for p in (tmp_path / "c").iterdir()) == ["dev0.wtraw", "manifest.json"]

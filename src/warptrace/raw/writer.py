@@ -81,8 +81,9 @@ class _Batch:
 class CaptureWriter:
     """Creates ``directory`` and writes the capture of one process into it; safe to call from several threads.
 
-    ``started_unix_ns`` is host time. Raises WarptraceError, here and in every method, where the directory cannot be
-    written (also: disk full) or already holds a capture. What is on disk is readable at any moment.
+    ``started_unix_ns`` is host time; ``place``: see :mod:`.place`. Raises WarptraceError, here and in every method,
+    where the directory cannot be written (also: disk full) or already holds a capture. What is on disk is
+    readable at any moment.
     """
 
     def __init__(
@@ -97,6 +98,7 @@ class CaptureWriter:
         dsl: str | None,
         started_unix_ns: int,
         emulated: bool = False,
+        place: Mapping[str, Any] | None = None,
     ) -> None:
         self.directory = Path(directory)
         self._lock = threading.RLock()
@@ -111,6 +113,7 @@ class CaptureWriter:
             "python": python,
             "warptrace": warptrace,
             "dsl": dsl,
+            **(place or {}),
             "started_unix_ns": started_unix_ns,
             "ended_unix_ns": None,
             "emulated": emulated,
@@ -180,17 +183,31 @@ class CaptureWriter:
             )
             self.flush()
 
-    def add_clock(self, device: int, host_unix_ns: int, globaltimer_ns: int, uncertainty_ns: float) -> None:
-        """Notes that the device's %globaltimer read ``globaltimer_ns`` at a host time, give or take."""
+    def add_clock(
+        self,
+        device: int,
+        host_unix_ns: int,
+        globaltimer_ns: int,
+        uncertainty_ns: float,
+        host_monotonic_ns: int | None = None,
+    ) -> None:
+        """Notes that the device's %globaltimer read ``globaltimer_ns`` at a host time, give or take. The host time is
+        given by CLOCK_REALTIME and, where known, by CLOCK_MONOTONIC, which nobody sets."""
         self._add(
             "clocks",
             {
                 "device": device,
                 "host_unix_ns": host_unix_ns,
+                "host_monotonic_ns": host_monotonic_ns,
                 "globaltimer_ns": globaltimer_ns,
                 "uncertainty_ns": uncertainty_ns,
             },
         )
+
+    def set_place(self, place: Mapping[str, Any]) -> None:
+        """What is known by now of where the process stands (see :mod:`.place`). Written by the next flush."""
+        with self._lock:
+            self._manifest.update({key: value for key, value in place.items() if value is not None})
 
     def add_problem(self, text: str) -> None:
         """Notes, once, something the user should know."""

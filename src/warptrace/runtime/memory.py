@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from .. import wire
 from ..errors import WarptraceError
 from . import driver
+from .calibrate import DeviceClock
 from .layout import Layout, plan
 
 MIN_BUFFER_BYTES = 16 << 20
@@ -87,6 +88,7 @@ class DeviceMemory:
         self.ordinal = ordinal
         self.buffer_bytes = buffer_bytes
         self.shrunk: str | None = None
+        self._clock: DeviceClock | None = None
         cuda = driver.bindings()
         with driver.relaxed_capture():
             self.context = driver.context(ordinal)
@@ -114,6 +116,12 @@ class DeviceMemory:
                 self.shrunk = f"device {self.ordinal} had too little free memory: trace buffer of {size >> 20} MiB"
                 continue
             return layout
+
+    def clock(self) -> DeviceClock:
+        """The device's clock, in the memory's context: made at the first call. Raises DriverError."""
+        if self._clock is None:
+            self._clock = DeviceClock(self.context)
+        return self._clock
 
     def read(self, offset: int, nbytes: int) -> NDArray[np.uint8]:
         with self._lock, driver.relaxed_capture(), driver.current(self.context):

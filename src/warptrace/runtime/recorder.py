@@ -13,7 +13,9 @@ from pathlib import Path
 from .. import registry
 from ..errors import WarptraceError
 from ..raw import CaptureWriter
+from ..raw.place import place, ranks
 from ..sites import KernelRecord
+from .calibrate import ClockLog
 from .cell import CELL, OFF, kernel_number
 from .drain import Drain, Need
 from .driver import relax_thread
@@ -31,6 +33,8 @@ QUIET_PERIOD_S = 0.1
 BUSY_PERIOD_S = 0.0005
 PRESSURE = 0.125
 """From this share of a bank claimed the drain thread looks more often."""
+CLOCK_PERIOD_S = 10.0
+"""While kernels run, the device's clock is compared with the host's this often."""
 OBSERVE_S = 0.05
 """A kernel's second launch waits so long at most for its first to finish, once: its region size is then known. A first
 launch that itself waits for a later one only costs this time."""
@@ -82,6 +86,7 @@ class Recorder:
         for device in self._devices.values():
             try:
                 device.memory.synchronize()
+                device.clocks.close()
                 device.memory.enable(False)
                 device.drain.finish()
             except WarptraceError as e:
@@ -89,6 +94,7 @@ class Recorder:
                 log("error", f"device {device.memory.ordinal}: {e}")
         for symbol in registry.without_events():
             writer.add_uninstrumented(symbol)
+        writer.set_place(ranks())  # programs that start their ranks themselves set the variables late
         writer.set_launches({k: CELL.launches(k) for k in self._kernels})
         writer.finish(ended_unix_ns=time.time_ns())
 
@@ -130,7 +136,9 @@ class Recorder:
                 return self._devices[ordinal].memory.control
             memory = device_memory(ordinal, self.options.buffer_bytes)
             self._writer.add_device(ordinal, **memory.describe())
-            self._devices[ordinal] = _Device(memory, Drain(memory, ordinal, self._writer))
+            clocks = ClockLog(ordinal, memory.clock, self._writer)
+            clocks.note()
+            self._devices[ordinal] = _Device(memory, Drain(memory, ordinal, self._writer), clocks)
             kernels = list(self._kernels.values())
             if self._drainer is None:
                 self._drainer = threading.Thread(target=self._drain_live, name="warptrace-drain", daemon=True)
@@ -153,8 +161,12 @@ class Recorder:
         relax_thread()  # for good: another thread may begin to capture a graph at any time
         pressure = 0.0
         looked = time.monotonic()
+        compared = looked
         launches = CELL.all_launches()
         while not self._wake.wait(DRAIN_PERIOD_S if pressure < PRESSURE else BUSY_PERIOD_S):
+            if time.monotonic() - compared > CLOCK_PERIOD_S:
+                compared = time.monotonic()
+                self.compare_clocks()
             now = CELL.all_launches()
             quiet = now - launches < LAUNCHES_A_LOOK and time.monotonic() - looked < QUIET_PERIOD_S
             if quiet and pressure < PRESSURE:
@@ -171,6 +183,11 @@ class Recorder:
                         e = WarptraceError(f"{type(e).__name__}: {e}")
                     log("error", f"device {device.memory.ordinal}: draining while kernels run has ended: {e}")
                     return
+
+    def compare_clocks(self) -> None:
+        """Notes what every device's clock reads now, where it answers within some ms."""
+        for device in list(self._devices.values()):
+            device.clocks.note()
 
     def _size(self, record: KernelRecord) -> None:
         """Tells host code the region size of a kernel: what is known of its events, else what warps were seen to need,
@@ -234,6 +251,7 @@ class Recorder:
 class _Device:
     memory: DeviceMemory
     drain: Drain
+    clocks: ClockLog
 
 
 def _new_writer(directory: Path, dsl_version: str | None) -> CaptureWriter:
@@ -248,4 +266,5 @@ def _new_writer(directory: Path, dsl_version: str | None) -> CaptureWriter:
         warptrace=__version__,
         dsl=dsl_version,
         started_unix_ns=time.time_ns(),
+        place=place(),
     )

@@ -104,7 +104,7 @@ AHEAD = 123_456_789
 
 
 @contextmanager
-def other_side(rounds: int, pause_before: int = ROUNDS + 1) -> Iterator[PingPong]:
+def other_side(rounds: int, pause_before: int = 0) -> Iterator[PingPong]:
     """A page with a process at its other side, which answers as the kernel does, and stops before a round."""
     memory = mmap.mmap(-1, mmap.PAGESIZE)
     address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
@@ -113,9 +113,10 @@ def other_side(rounds: int, pause_before: int = ROUNDS + 1) -> Iterator[PingPong
         answers = np.frombuffer(memory, np.uint64)
         command = ctypes.c_uint32.from_address(address)
         answers[1] = 1
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         for number in range(1, rounds + 1):
             while command.value < number:
+                os.sched_yield()
                 if time.monotonic() > deadline:
                     os._exit(2)
             if number == pause_before:
@@ -123,27 +124,27 @@ def other_side(rounds: int, pause_before: int = ROUNDS + 1) -> Iterator[PingPong
             answers[1 + number] = (time.time_ns() - AHEAD) // 32 * 32
         os._exit(0)
     try:
-        yield PingPong(address)
+        yield PingPong(address, rounds)
     finally:
         assert os.waitpid(child, 0)[1] == 0
 
 
 def test_the_host_plays_against_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calibrate, "ROUND_NS", 10**9)  # the machine may be busy
-    with other_side(ROUNDS) as page:
-        assert page.begun(5)
+    with other_side(10) as page:
+        assert page.begun(30)
         rounds = page.play()
-    assert len(rounds) == ROUNDS
+    assert len(rounds) == 10
     found = pair(rounds, host_clocks())
     assert found is not None
     assert abs(found.host_unix_ns - found.globaltimer_ns - AHEAD) <= found.uncertainty_ns
-    assert 0 < found.uncertainty_ns < 1_000_000
+    assert 0 < found.uncertainty_ns < 10_000_000
 
 
 def test_the_host_gives_up_where_no_answer_comes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calibrate, "ROUND_NS", 200_000_000)
-    with other_side(ROUNDS, pause_before=6) as page:
-        assert page.begun(5)
+    with other_side(10, pause_before=6) as page:
+        assert page.begun(30)
         begun = time.monotonic()
         assert len(page.play()) == 5
         assert time.monotonic() - begun < 5

@@ -127,12 +127,12 @@ def host_clocks() -> tuple[int, int]:
 
 
 class PingPong:
-    """The host's side, on a page of PAGE_BYTES at ``address`` that the device's side sees."""
+    """The host's side, on a page of PAGE_BYTES at ``address`` that the device's side sees. At most ROUNDS rounds."""
 
-    def __init__(self, address: int) -> None:
+    def __init__(self, address: int, rounds: int = ROUNDS) -> None:
         self._page = np.ctypeslib.as_array((ctypes.c_uint64 * (PAGE_BYTES // 8)).from_address(address))
         self._command = ctypes.c_uint32.from_address(address)
-        self._answers = [ctypes.c_uint64.from_address(address + 8 * (k + 1)) for k in range(ROUNDS + 1)]
+        self._answers = [ctypes.c_uint64.from_address(address + 8 * (k + 1)) for k in range(rounds + 1)]
 
     def clear(self) -> None:
         """Before the device's side is started."""

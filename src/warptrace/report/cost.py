@@ -1,0 +1,43 @@
+"""What recording an event costs the warp, as measured: the report's estimate of tracing's own share.
+
+Cycles an iteration of a tight loop with one event (or pair) in it, by warps an SM, on :data:`DEVICE`; from
+``benchmarks/results/event-cost-h200-2026-11-29.json``. Real loops hide part of it, so it is an upper estimate.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..trace import I64, RANGE_TOKEN, Trace
+from .groups import sum_by
+from .sweep import LaunchRows
+
+DEVICE = "NVIDIA H200"
+DATE = "2026-11-29"
+WARPS_PER_SM = (1, 4, 8, 16)
+CYCLES = {
+    "mark": (32.51, 32.53, 36.78, 50.2),
+    "mark_i32": (38.51, 37.48, 41.93, 86.1),
+    "push_pop": (34.59, 39.5, 48.56, 98.73),
+    "push_i32_pop": (40.59, 48.35, 70.16, 163.0),
+    "start_end": (39.6, 56.11, 59.66, 101.63),
+}
+
+
+def cost_of(form: str, warps_per_sm: int) -> float:
+    """Cycles of one event (or pair) of a form, by the measured number of warps that is next above."""
+    column = next((i for i, warps in enumerate(WARPS_PER_SM) if warps >= warps_per_sm), len(WARPS_PER_SM) - 1)
+    return CYCLES[form][column]
+
+
+def warp_costs(trace: Trace, rows: LaunchRows, warps_per_sm: int) -> I64:
+    """Estimated cycles that each warp of a launch spent on its events."""
+    r, m, first = trace.ranges, trace.markers, rows.warps.start
+    hundredths = {form: round(100 * cost_of(form, warps_per_sm)) for form in CYCLES}
+    paid, token = r.start_type[rows.ranges] != 0, r.kind[rows.ranges] == RANGE_TOKEN
+    stack = np.where(paid, hundredths["push_i32_pop"], hundredths["push_pop"])
+    ranges = np.where(token, hundredths["start_end"], stack).astype(np.int64)
+    marks = np.where(m.type[rows.markers] != 0, hundredths["mark_i32"], hundredths["mark"]).astype(np.int64)
+    total = sum_by(ranges, r.warp[rows.ranges].astype(np.int64) - first, rows.warp_count)
+    total += sum_by(marks, m.warp[rows.markers].astype(np.int64) - first, rows.warp_count)
+    return total // 100

@@ -259,6 +259,7 @@ def test_the_manifest_says_all_there_is(tmp_path: Path) -> None:
     writer.add_problem("something")
     writer.set_launches({255: 3})
     writer.set_place({"rank": 2, "world_size": None})
+    writer.set_windows([(5, 6), (7, None)])
     assert read_capture(tmp_path / "c").manifest["state"] == "running"
     writer.finish(ended_unix_ns=9)
     manifest = json.loads((tmp_path / "c" / "manifest.json").read_text())
@@ -273,7 +274,9 @@ def test_the_manifest_says_all_there_is(tmp_path: Path) -> None:
         "clocks": [
             {"device": 0, "host_unix_ns": 11, "host_monotonic_ns": 13, "globaltimer_ns": 12, "uncertainty_ns": 1.5}
         ],
-        "launches": {"00000000000000ff": 3}, "uninstrumented": ["plain"], "problems": ["something"],
+        "launches": {"00000000000000ff": 3},
+        "windows": [{"begin_unix_ns": 5, "end_unix_ns": 6}, {"begin_unix_ns": 7, "end_unix_ns": None}],
+        "uninstrumented": ["plain"], "problems": ["something"],
     }  # fmt: skip
     assert sorted(p.name for p in (tmp_path / "c").iterdir()) == ["dev0.wtraw", "manifest.json"]
 

@@ -44,6 +44,7 @@ OPTIONS: dict[str, tuple[list[str], Any]] = {
     "json_gz": (["--json-gz"], True),
     "payload_in_name": (["--payload-in-name"], True),
     "untraced_build": (["--no-untraced-build"], False),
+    "window": (["--window"], True),
 }
 DEFAULTS = {
     "clobber": False,
@@ -56,6 +57,7 @@ DEFAULTS = {
     "json_gz": False,
     "payload_in_name": False,
     "untraced_build": True,
+    "window": False,
 }
 
 

@@ -149,6 +149,7 @@ def test_every_child_python_gets_the_environment(cli: Cli, tmp_path: Path, how: 
         "log_level": "warn",
         "max_events_per_warp": None,
         "untraced_build": True,
+        "window": False,
     }
     assert shown["PYTHONPATH"] == path
     armed = {p.name for p in tmp_path.glob("armed_*")}
@@ -198,6 +199,7 @@ def test_the_record_of_a_run(cli: Cli, workload: list[str], tmp_path: Path) -> N
             "max_events_per_warp": 9,
             "log_level": "warn",
             "untraced_build": True,
+            "window": False,
         },
         "versions": {
             "warptrace": warptrace.__version__,

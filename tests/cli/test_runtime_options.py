@@ -62,17 +62,18 @@ def test_defaults() -> None:
     got = RuntimeOptions.from_env({})
     assert (got.buffer_bytes, got.max_events_per_warp, got.log_level) == (1 << 30, None, "warn")
     assert got.directory == os.path.abspath("warptrace-output/raw")
-    assert got.untraced_build is False
+    assert (got.untraced_build, got.window) == (False, False)
 
 
 def test_variables() -> None:
-    env = RuntimeOptions("/d", 1 << 28, 7, "info", True).to_env()
+    env = RuntimeOptions("/d", 1 << 28, 7, "info", True, True).to_env()
     values = {
         "buffer_bytes": 1 << 28,
         "directory": "/d",
         "log_level": "info",
         "max_events_per_warp": 7,
         "untraced_build": True,
+        "window": True,
     }
     assert json.loads(env.pop("WARPTRACE_OPTIONS")) == values
     assert env == {"WARPTRACE": "1", "WARPTRACE_DIR": "/d"}
@@ -104,6 +105,7 @@ def test_options_of_a_newer_version_are_ignored_and_sizes_may_be_text() -> None:
         ('{"buffer_bytes": 1.5}', "WARPTRACE_OPTIONS: buffer_bytes must be a whole number, not 1.5"),
         ('{"buffer_bytes": true}', "WARPTRACE_OPTIONS: buffer_bytes must be a whole number, not True"),
         ('{"buffer_bytes": "1M"}', "WARPTRACE_OPTIONS: buffer size 1M is out of range: choose 16M to 4G"),
+        ('{"window": "on"}', "WARPTRACE_OPTIONS: window must be true or false, not 'on'"),
         ('{"untraced_build": 1}', "WARPTRACE_OPTIONS: untraced_build must be true or false, not 1"),
         ('{"max_events_per_warp": 0}', "WARPTRACE_OPTIONS: max events per warp 0 is out of range: choose 1 to 65520"),
     ],

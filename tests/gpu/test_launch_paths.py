@@ -234,7 +234,7 @@ def test_traced_kernel_without_a_recorder(tmp_path: Path, monkeypatch: pytest.Mo
 def test_off_means_off(tmp_path: Path) -> None:
     """A kernel compiled without tracing takes no trace memory and leaves no trace; the capture names it."""
     out = Out(CTAS)
-    with recording(tmp_path) as folder:
+    with recording(tmp_path, fresh=True) as folder:
         with iket.tracing(False):
             compiled = cute.compile(k.untraced_host, out.cute, cutlass.Int32(1), cutlass.Int32(CTAS))
         launch(compiled, out, 60)

@@ -73,6 +73,11 @@ def options_parser() -> Parser:
         action=argparse.BooleanOptionalAction,
         help="also compile kernels without events, to tell what tracing costs in registers (default: do)",
     )
+    group.add_argument(
+        "--window",
+        action="store_true",
+        help="begin with recording off: it follows warptrace.start(), stop() and capture() in the program",
+    )
     group.add_argument("--working-dir", metavar="DIR", help="folder in which the command runs (default: here)")
     group.add_argument("--json-gz", action="store_true", help="write the JSON compressed, as .trace.json.gz")
     group.add_argument(
@@ -105,6 +110,7 @@ class Request:
     json_gz: bool
     payload_in_name: bool
     untraced_build: bool
+    window: bool
 
     @classmethod
     def from_options(cls, options: argparse.Namespace) -> Request:
@@ -123,6 +129,7 @@ class Request:
             json_gz=given.get("json_gz", False),
             payload_in_name=given.get("payload_in_name", False),
             untraced_build=given.get("untraced_build", True),
+            window=given.get("window", False),
         )
         if request.postprocess == "none" and not request.keep:
             raise UsageError("--postprocess none with --no-keep would leave nothing: drop one of the two")
@@ -136,6 +143,7 @@ class Request:
             max_events_per_warp=self.max_events_per_warp,
             log_level=self.log_level,
             untraced_build=self.untraced_build,
+            window=self.window,
         )
 
 

@@ -120,6 +120,7 @@ class CaptureWriter:
             "devices": [],
             "clocks": [],
             "launches": {},
+            "windows": None,
             "uninstrumented": [],
             "problems": [],
         }
@@ -154,9 +155,10 @@ class CaptureWriter:
         clock_khz: int,
         driver: str,
         buffer_bytes: int,
+        emulated: bool = False,
     ) -> None:
         """Starts the device's file. ``clock_khz``: nominal SM clock, 0 if unknown; ``buffer_bytes``: of its trace
-        memory."""
+        memory; ``emulated``: not real hardware, which makes the whole capture an emulated one."""
         path = self.directory / f"dev{ordinal}.wtraw"
         header = np.zeros(1, FILE_DTYPE)
         header["magic"], header["version"], header["endian"] = FILE_MAGIC, CAPTURE_VERSION, ENDIAN_MARK
@@ -168,6 +170,7 @@ class CaptureWriter:
                 device = _DeviceFile(path, io.FileIO(path, "xb"))
                 self._append(device, [header])
             self._devices[ordinal] = device
+            self._manifest["emulated"] |= emulated
             self._manifest["devices"].append(
                 {
                     "ordinal": ordinal,
@@ -221,6 +224,12 @@ class CaptureWriter:
         """Host-side counts of launches, by kernel id. Written by the next :meth:`flush` or :meth:`finish`."""
         with self._lock:
             self._manifest["launches"] = {f"{kernel:016x}": count for kernel, count in launches.items()}
+
+    def set_windows(self, windows: Sequence[tuple[int, int | None]]) -> None:
+        """Notes when recording was on: host times of each begin and end, an end of None while it lasts."""
+        with self._lock:
+            self._manifest["windows"] = [{"begin_unix_ns": begin, "end_unix_ns": end} for begin, end in windows]
+            self.flush()
 
     def finish(self, *, ended_unix_ns: int) -> None:
         """Marks the capture complete and closes its files."""

@@ -82,7 +82,7 @@ def _new_recorder() -> Recorder:
     dsl.arm()
     dsl.build_untraced(options.untraced_build)
     made = Recorder(options, dsl.version())
-    made.start()
+    made.start(paused=options.window)
     return made
 
 

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .. import wire
 from .layout import RegionSize
@@ -36,22 +37,34 @@ class HostCell:
         self._kernels = data[wire.CELL_KERNELS_OFFSET :].view(wire.CELL_KERNEL_DTYPE)
         self._callback = _CALLBACK(self._called)
         self._sizes: dict[int, dict[int, tuple[RegionSize, bool]]] = {}
+        self._attached = False
+        self._changes = 0
+        self._counted = self._kernels["launches"].copy()
         self._on_first_launch: Callable[[int], int] = lambda ordinal: OFF
         self._on_repeat: Callable[[int], None] = lambda number: None
 
-    def attach(self, on_first_launch: Callable[[int], int], on_repeat: Callable[[int], None]) -> None:
-        """From now on launches of this process are recorded; every device is asked for anew."""
+    def attach(
+        self, on_first_launch: Callable[[int], int], on_repeat: Callable[[int], None], *, again: bool = False
+    ) -> None:
+        """From now on launches of this process are recorded; every device is asked for anew. ``again``: launches count
+        on from where ``detach`` ended."""
         self._on_first_launch = on_first_launch
         self._on_repeat = on_repeat
+        self._changes += 1
+        self._attached = True
         self._devices[:] = 0
-        self._kernels["launches"] = 0
+        self._kernels["launches"] = self._counted if again else 0
         address = ctypes.cast(self._callback, ctypes.c_void_p).value
         assert address is not None
         self._callback_slot[0] = address
         os.environ[wire.CELL_ENV] = f"{os.getpid()}:{self._address:x}"
 
     def detach(self) -> None:
-        """From now on launches record nothing."""
+        """From now on launches record nothing and do not count."""
+        if self._attached:
+            self._counted = self._kernels["launches"].copy()
+        self._changes += 1
+        self._attached = False
         self._callback_slot[0] = 0
         self._devices[:] = OFF
         if os.environ.get(wire.CELL_ENV, "").startswith(f"{os.getpid()}:"):
@@ -79,11 +92,31 @@ class HostCell:
 
     def all_launches(self) -> int:
         """Launches of all kernels that host code counted."""
-        return int(self._kernels["launches"].sum())
+        return int(self._counts().sum())
 
     def launches(self, kernel_id: int) -> int:
         """Launches that host code counted under the kernel's number (another kernel may share it)."""
-        return int(self._kernels["launches"][kernel_number(kernel_id)])
+        return int(self._counts()[kernel_number(kernel_id)])
+
+    def _counts(self) -> NDArray[np.uint32]:
+        counts: NDArray[np.uint32] = self._kernels["launches"] if self._attached else self._counted
+        return counts
+
+    def parameters(self, ordinal: int, kernel_id: int) -> tuple[int, int]:
+        """The hidden parameters (control, region) of a launch, found as host code finds them (see
+        ``frontends.cute.hidden``): for launches that have no host code."""
+        number = kernel_number(kernel_id)
+        entry = self._kernels[number]
+        before, entry["launches"] = int(entry["launches"]), entry["launches"] + 1
+        if before and entry["ask"] and self._callback_slot[0]:
+            self._called(self._address + wire.CELL_KERNELS_OFFSET + wire.CELL_KERNEL_BYTES * number, 0)
+        region = int(entry["main"]) | int(entry["lane"]) << 32
+        if entry["main"] == wire.CELL_SKIP:
+            return 0, region
+        if not self._devices[ordinal] and self._callback_slot[0]:
+            self._called(self._address + wire.CELL_DEVICES_OFFSET + 8 * ordinal, 0)
+        control = int(self._devices[ordinal])
+        return control if control > OFF else 0, region
 
     def _called(self, address: int, _same: int) -> int:
         offset = address - self._address
@@ -91,7 +124,10 @@ class HostCell:
             self._on_repeat((offset - wire.CELL_KERNELS_OFFSET) // wire.CELL_KERNEL_BYTES)
         else:
             ordinal = (offset - wire.CELL_DEVICES_OFFSET) // 8
+            asked = self._changes
             self._devices[ordinal] = self._on_first_launch(ordinal)
+            if self._changes != asked:  # another thread detached meanwhile, and may have attached again
+                self._devices[ordinal] = 0 if self._attached else OFF
         return 0
 
 

@@ -74,14 +74,28 @@ class Drain:
         self._ordinal = ordinal
         self._writer = writer
         self._lock = threading.Lock()
-        # An earlier recording may have used the memory: it left it empty, but counts go on.
-        self._banks = [
-            _Bank(k, tail=int(line["head"]), failed=int(line["failed_bytes"]), closed=int(line["head"]))
-            for k, line in enumerate(self._lines())
-        ]
-        self._hand_back()
+        self.restart()
         self._lost_before = self._lost()
         self._lost_written = self._lost_before[0]
+
+    def restart(self) -> None:
+        """Begins where the device's counts are: an earlier recording, or one before a pause, left the memory empty, and
+        claims of captured graphs found no room since."""
+        with self._lock:
+            self._banks = [
+                _Bank(k, tail=int(line["head"]), failed=int(line["failed_bytes"]), closed=int(line["head"]))
+                for k, line in enumerate(self._lines())
+            ]
+            self._hand_back()
+
+    def needs(self) -> dict[int, Need]:
+        """What warps whose regions lie in memory and have closed were seen to need, by kernel id."""
+        with self._lock:
+            chains = self._chains(self._banks, self._lines())
+        headers = np.concatenate(list(chains.values()))
+        found: dict[int, Need] = {}
+        _note(headers[headers["closed"] == wire.CLOSED_MAGIC], found)
+        return found
 
     def step(self) -> DrainStats:
         """Moves what is certainly finished, from banks that are filling up."""

@@ -1,4 +1,8 @@
-"""A recording on the emulator: trace memory on an emulated device, drained into a capture that says so."""
+"""Recording on the emulator: trace memory on an emulated device, drained into a capture that says so.
+
+:func:`launch` runs a kernel as a program on a GPU does, into whatever records this process. :class:`EmulatedRecording`
+is a recording of its own, whose sizes and steps a test decides.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +10,10 @@ import os
 import platform
 import re
 import sys
+import threading
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -20,40 +26,118 @@ from ..emulator.cute import CompiledKernel
 from ..errors import WarptraceError
 from ..raw import CaptureWriter
 from ..sites import KernelRecord
+from .cell import CELL
 from .drain import Drain, DrainStats
 from .layout import Layout, automatic, exact, plan
+from .memory import provide
 
 DEVICE_NAME = "warptrace PTX emulator (times are emulated)"
 
 
 class EmulatedMemory:
-    """Trace memory of an emulated device (see :class:`warptrace.runtime.memory.TraceMemory`)."""
+    """Trace memory of an emulated device (see :class:`warptrace.runtime.memory.RecorderMemory`).
 
-    def __init__(self, device: Device, buffer_bytes: int) -> None:
+    ``busy`` is held by launches: memory is read and written between them.
+    """
+
+    shrunk: str | None = None
+    clock = None
+    """Emulated time stands still between launches."""
+
+    def __init__(self, device: Device, buffer_bytes: int, ordinal: int = 0) -> None:
+        self.ordinal = ordinal
+        self.buffer_bytes = buffer_bytes
         self.layout: Layout = plan(buffer_bytes)
+        self.busy = threading.RLock()
         self._device = device
         self._array = device.zeros(self.layout.total_bytes, np.uint8)
         self.control = self._array.address
         self.write(wire.BANKS_OFFSET, self.layout.bank_lines())
 
     def read(self, offset: int, nbytes: int) -> NDArray[np.uint8]:
-        return np.frombuffer(self._device.read_bytes(self.control + offset, nbytes), np.uint8).copy()
+        with self.busy:
+            return np.frombuffer(self._device.read_bytes(self.control + offset, nbytes), np.uint8).copy()
 
     def read_rows(self, pieces: Sequence[tuple[int, int, int]], nbytes: int) -> list[NDArray[np.uint8]]:
         return [np.stack([self.read(at + k * pitch, nbytes) for k in range(rows)]) for at, pitch, rows in pieces]
 
     def clear(self, pieces: Sequence[tuple[int, int]]) -> None:
-        for offset, nbytes in pieces:
-            self._device.write_bytes(self.control + offset, bytes(nbytes))
+        with self.busy:
+            for offset, nbytes in pieces:
+                self._device.write_bytes(self.control + offset, bytes(nbytes))
 
     def write(self, offset: int, data: NDArray[Any]) -> None:
-        self._device.write_bytes(self.control + offset, np.ascontiguousarray(data).tobytes())
+        with self.busy:
+            self._device.write_bytes(self.control + offset, np.ascontiguousarray(data).tobytes())
 
     def set_tails(self, tails: NDArray[np.uint64]) -> None:
-        size = wire.BANK_COUNT * wire.BANK_LINE_BYTES
-        lines = self.read(wire.BANKS_OFFSET, size).view(wire.BANK_DTYPE)
-        lines["tail"] = tails
-        self.write(wire.BANKS_OFFSET, lines)
+        self._set_lines("tail", tails)
+
+    def enable(self, on: bool) -> None:
+        self._set_lines("mask", np.full(wire.BANK_COUNT, self.layout.bank_bytes - 1 if on else 0, np.uint32))
+
+    def adopt_thread(self) -> None:
+        """Any thread may use it."""
+
+    def synchronize(self) -> None:
+        """Launches end before they return; those of other threads are waited for."""
+        with self.busy:
+            pass
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            "name": DEVICE_NAME,
+            "uuid": "",
+            "compute_capability": "9.0",
+            "sm_count": 132,
+            "clock_khz": 0,
+            "driver": "",
+            "buffer_bytes": self.layout.total_bytes,
+            "emulated": True,
+        }
+
+    def _set_lines(self, field: str, values: NDArray[Any]) -> None:
+        with self.busy:
+            size = wire.BANK_COUNT * wire.BANK_LINE_BYTES
+            lines = self.read(wire.BANKS_OFFSET, size).view(wire.BANK_DTYPE)
+            lines[field] = values
+            self.write(wire.BANKS_OFFSET, lines)
+
+
+_memories: dict[int, EmulatedMemory] = {}
+_ordinals: dict[Device, int] = {}
+
+
+def launch(kernel: CompiledKernel, device: Device, args: Sequence[Any], **shape: Any) -> Any:
+    """Runs a traced ``kernel`` on an emulated device with the parameters that host code would add to ``args``, so that
+    the recording of this process, if there is one, records it. ``shape`` as for ``CompiledKernel.launch``.
+
+    Returns the emulator's result. Raises WarptraceError for a kernel that was compiled without events.
+    """
+    record = _record(kernel)
+    ordinal = _ordinal(device)
+    hidden = CELL.parameters(ordinal, record.kernel_id)
+    memory = _memories.get(ordinal)
+    with memory.busy if memory is not None else nullcontext():
+        return kernel.launch(device, [*args, *hidden], **shape)
+
+
+def _ordinal(device: Device) -> int:
+    """The number under which the recorder knows an emulated device: from the last one down, so that it meets no real
+    one. Raises WarptraceError for too many."""
+    ordinal = _ordinals.get(device)
+    if ordinal is None:
+        ordinal = wire.CELL_DEVICE_COUNT - 1 - len(_ordinals)
+        if ordinal < wire.CELL_DEVICE_COUNT // 2:
+            raise WarptraceError("too many emulated devices were recorded in this process: use one for all launches")
+
+        def make(number: int, buffer_bytes: int) -> EmulatedMemory:
+            _memories[number] = EmulatedMemory(device, buffer_bytes, number)
+            return _memories[number]
+
+        provide(ordinal, make)
+        _ordinals[device] = ordinal
+    return ordinal
 
 
 class EmulatedRecording:
@@ -76,18 +160,8 @@ class EmulatedRecording:
             warptrace=__version__,
             dsl=None,
             started_unix_ns=time.time_ns(),
-            emulated=True,
         )
-        self.writer.add_device(
-            0,
-            name=DEVICE_NAME,
-            uuid="",
-            compute_capability="9.0",
-            sm_count=132,
-            clock_khz=0,
-            driver="",
-            buffer_bytes=self.memory.layout.total_bytes,
-        )
+        self.writer.add_device(0, **self.memory.describe())
         self._drain = Drain(self.memory, 0, self.writer)
         self._known: set[int] = set()
         self._launches: dict[int, int] = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -43,6 +43,32 @@ class TraceMemory(Protocol):
         """Stores the array's bytes there."""
 
 
+class RecorderMemory(TraceMemory, Protocol):
+    """Trace memory as a recording takes it. ``control``: the control block's address on the device; ``buffer_bytes``:
+    what was asked for; ``shrunk``: why it is less; ``clock``: gives the device's clock, None where it has none."""
+
+    ordinal: int
+    buffer_bytes: int
+    control: int
+    shrunk: str | None
+
+    @property
+    def clock(self) -> Callable[[], DeviceClock] | None:
+        """See above."""
+
+    def enable(self, on: bool) -> None:
+        """Lets warps claim regions, or not."""
+
+    def adopt_thread(self) -> None:
+        """Called by a thread that will read and write memory for good."""
+
+    def synchronize(self) -> None:
+        """Waits for everything the program has launched on the device."""
+
+    def describe(self) -> dict[str, Any]:
+        """Facts for the manifest, as :meth:`CaptureWriter.add_device` wants them."""
+
+
 def _fitting(pieces: Sequence[tuple[int, int, int]], most: int) -> int:
     """How many of the pieces, from the first on, have at most ``most`` rows together (one at least)."""
     total = np.cumsum([rows for _, _, rows in pieces])
@@ -56,20 +82,35 @@ def _rejoined(parts: list[NDArray[np.uint8]], rows: Sequence[int]) -> list[NDArr
     return np.split(np.concatenate(parts), np.cumsum(rows)[:-1])
 
 
-_taken: dict[int, DeviceMemory] = {}
+_taken: dict[int, RecorderMemory] = {}
+_makers: dict[int, Callable[[int, int], RecorderMemory]] = {}
 
 
-def device_memory(ordinal: int, buffer_bytes: int) -> DeviceMemory:
+def provide(ordinal: int, make: Callable[[int, int], RecorderMemory]) -> None:
+    """Memory of this device, which is none of CUDA's, is to be had from ``make(ordinal, buffer_bytes)``."""
+    _makers[ordinal] = make
+
+
+def device_memory(ordinal: int, buffer_bytes: int) -> RecorderMemory:
     """Trace memory of the current device: that of an earlier recording if it is large enough, enabled again.
 
     It is never freed: captured graphs keep its address. Raises WarptraceError if there is no room.
     """
     kept = _taken.get(ordinal)
-    if kept is None or (kept.buffer_bytes < buffer_bytes and kept.shrunk is None):
-        kept = _taken[ordinal] = DeviceMemory(ordinal, buffer_bytes)
+    if kept is None or not _serves(kept, buffer_bytes):
+        kept = _taken[ordinal] = _makers.get(ordinal, DeviceMemory)(ordinal, buffer_bytes)
     kept.write(0, np.zeros(1, wire.CONTROL_DTYPE))  # the lost table is empty again
     kept.enable(True)
     return kept
+
+
+def taken(buffer_bytes: int) -> list[RecorderMemory]:
+    """Memories of earlier recordings that ``device_memory`` would give again."""
+    return [kept for kept in _taken.values() if _serves(kept, buffer_bytes)]
+
+
+def _serves(kept: RecorderMemory, buffer_bytes: int) -> bool:
+    return kept.buffer_bytes >= buffer_bytes or kept.shrunk is not None
 
 
 def forget() -> None:
@@ -173,6 +214,10 @@ class DeviceMemory:
         masks = np.full(wire.BANK_COUNT, self.layout.bank_bytes - 1 if on else 0, np.uint32)
         if (lines["mask"] != masks).any():
             self._write_column(wire.BANK_MASK_OFFSET, masks)
+
+    def adopt_thread(self) -> None:
+        """Another thread may begin to capture a graph at any time."""
+        driver.relax_thread()
 
     def synchronize(self) -> None:
         """Waits for everything the program has launched in this context."""

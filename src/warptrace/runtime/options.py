@@ -67,6 +67,7 @@ class RuntimeOptions:
     events per warp and launch; None: the runtime decides. ``log_level``: one of LOG_LEVELS, the least severe message
     printed. ``directory``: absolute path of the folder that gets a ``pid_<pid>`` capture a process.
     ``untraced_build``: kernels are compiled a second time without events, to tell what tracing costs in registers.
+    ``window``: recording begins off and follows ``warptrace.start``, ``stop`` and ``capture``.
 
     Raises UsageError, naming the field, for a value that cannot be used.
     """
@@ -76,6 +77,7 @@ class RuntimeOptions:
     max_events_per_warp: int | None = None
     log_level: str = "warn"
     untraced_build: bool = False
+    window: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "directory", os.path.abspath(self.directory))
@@ -133,7 +135,7 @@ def _checked(name: str, value: Any) -> Any:
         return parse_size(value)
     if name == "max_events_per_warp" and value is None:
         return None
-    if name == "untraced_build":
+    if name in ("untraced_build", "window"):
         if not isinstance(value, bool):
             raise UsageError(f"{OPTIONS_ENV}: {name} must be true or false, not {value!r}")
         return value

@@ -18,10 +18,9 @@ from ..sites import KernelRecord
 from .calibrate import ClockLog
 from .cell import CELL, OFF, kernel_number
 from .drain import Drain, Need
-from .driver import relax_thread
 from .layout import Layout, RegionSize, automatic, exact, learned, most_events, plan
 from .log import log
-from .memory import DeviceMemory, device_memory, forget
+from .memory import RecorderMemory, device_memory, forget, taken
 from .options import RuntimeOptions
 
 DRAIN_PERIOD_S = 0.005
@@ -42,9 +41,10 @@ OBSERVE_TRIES = 3
 
 
 class Recorder:
-    """Records every traced kernel of this process into ``<directory>/pid_<pid>`` until ``stop``.
+    """Records every traced kernel of this process into ``<directory>/pid_<pid>`` until ``stop``, but for pauses.
 
     No CUDA call is made before the first launch of a traced kernel on a device. ``dsl_version`` is for the manifest.
+    ``start``, ``pause``, ``resume`` and ``stop`` come from one thread at a time.
     """
 
     def __init__(self, options: RuntimeOptions, dsl_version: str | None = None) -> None:
@@ -57,18 +57,40 @@ class Recorder:
         self._kernels: dict[int, KernelRecord] = {}
         self._writer: CaptureWriter | None = None
         self._running = False
+        self._recording = False
+        self._windows: list[tuple[int, int | None]] | None = None
         self._wake = threading.Event()
         self._drainer: threading.Thread | None = None
         self._needs: dict[int, Need] = {}
         self._asked: dict[int, int] = {}
 
-    def start(self) -> None:
-        """Begins to record. Raises WarptraceError where the directory cannot be written."""
+    def start(self, *, paused: bool = False) -> None:
+        """Begins to record or, ``paused``, to wait for ``resume``. Raises WarptraceError where the directory cannot be
+        written."""
         self._writer = _new_writer(self.directory, self._dsl_version)
         CELL.set_default_size(automatic(plan(self.options.buffer_bytes), lanes=True))
         self._running = True
+        if paused:
+            self._note_windows([])
         registry.listen(self._kernel)
-        CELL.attach(self._first_launch, self._repeat)
+        if not paused:
+            self._record()
+
+    def resume(self) -> None:
+        """From now on launches are recorded, in a window of their own. Waits for what runs on devices that recorded
+        before: replays of graphs that were launched earlier do not belong to the window."""
+        if self._running and not self._recording and os.getpid() == self._pid:
+            begin = self._record(again=bool(self._windows))
+            self._note_windows([*(self._windows or []), (begin, None)])
+
+    def pause(self) -> None:
+        """From now on launches record nothing, replays of graphs included. Waits for the device and writes what it has
+        recorded."""
+        if self._recording and os.getpid() == self._pid:
+            self._recording = False
+            CELL.detach()
+            self._empty(pause=True)
+            self._end_window()
 
     def stop(self) -> None:
         """Waits for the device, writes what was recorded and ends the recording. Does nothing in a forked child."""
@@ -83,15 +105,10 @@ class Recorder:
             self._drainer.join()
         writer = self._writer
         assert writer is not None
-        for device in self._devices.values():
-            try:
-                device.memory.synchronize()
-                device.clocks.close()
-                device.memory.enable(False)
-                device.drain.finish()
-            except WarptraceError as e:
-                writer.add_problem(f"device {device.memory.ordinal}: {e}")
-                log("error", f"device {device.memory.ordinal}: {e}")
+        if self._recording:
+            self._recording = False
+            self._empty()
+            self._end_window()
         for symbol in registry.without_events():
             writer.add_uninstrumented(symbol)
         writer.set_place(ranks())  # programs that start their ranks themselves set the variables late
@@ -100,10 +117,66 @@ class Recorder:
 
     def abandon(self) -> None:
         """In a forked child: forgets the parent's recording without touching its memory or files."""
-        self._running = False
+        self._running = self._recording = False
         registry.unlisten(self._kernel)
         CELL.detach()
         forget()
+
+    def _record(self, *, again: bool = False) -> int:
+        """Launches are recorded from now on; returns the host time. ``again``: after a pause."""
+        self._recording = True
+        for device in self._devices.values():
+            try:
+                device.memory.synchronize()
+                device.drain.restart()
+                device.memory.enable(True)
+                if device.clocks is not None:
+                    device.clocks.note()
+            except WarptraceError as e:
+                self._fault(device.memory.ordinal, e)
+        for memory in taken(self.options.buffer_bytes):
+            if memory.ordinal not in self._devices:  # graphs that an earlier recording captured record again
+                try:
+                    memory.synchronize()
+                    self._take_memory(memory.ordinal)
+                except WarptraceError as e:
+                    self._fault(memory.ordinal, e)
+        begin = time.time_ns()
+        CELL.attach(self._first_launch, self._repeat, again=again)
+        return begin
+
+    def _empty(self, *, pause: bool = False) -> None:
+        """Waits for the devices, lets no more warps claim memory, and writes what was recorded. ``pause``: launches may
+        follow, which will need as much."""
+        for device in list(self._devices.values()):
+            try:
+                device.memory.synchronize()
+                if device.clocks is not None and pause:
+                    device.clocks.note()
+                elif device.clocks is not None:
+                    device.clocks.close()
+                device.memory.enable(False)
+                device.memory.synchronize()  # replays of graphs may have begun between the two
+                if pause:
+                    self._learn(device.drain.needs())
+                device.drain.finish()
+            except WarptraceError as e:
+                self._fault(device.memory.ordinal, e)
+
+    def _fault(self, ordinal: int, error: WarptraceError) -> None:
+        if self._writer is not None:
+            self._writer.add_problem(f"device {ordinal}: {error}")
+        log("error", f"device {ordinal}: {error}")
+
+    def _note_windows(self, windows: list[tuple[int, int | None]]) -> None:
+        self._windows = windows
+        if self._writer is not None:
+            self._writer.set_windows(windows)
+
+    def _end_window(self) -> None:
+        if self._windows:
+            *before, (begin, _) = self._windows
+            self._note_windows([*before, (begin, time.time_ns())])
 
     def _kernel(self, record: KernelRecord) -> None:
         with self._lock:
@@ -130,14 +203,15 @@ class Recorder:
 
     def _take_memory(self, ordinal: int) -> int:
         with self._lock:
-            if not self._running or self._writer is None:
+            if not self._recording or self._writer is None:
                 return OFF
             if ordinal in self._devices:
                 return self._devices[ordinal].memory.control
             memory = device_memory(ordinal, self.options.buffer_bytes)
             self._writer.add_device(ordinal, **memory.describe())
-            clocks = ClockLog(ordinal, memory.clock, self._writer)
-            clocks.note()
+            clocks = None if memory.clock is None else ClockLog(ordinal, memory.clock, self._writer)
+            if clocks is not None:
+                clocks.note()
             self._devices[ordinal] = _Device(memory, Drain(memory, ordinal, self._writer), clocks)
             kernels = list(self._kernels.values())
             if self._drainer is None:
@@ -158,12 +232,16 @@ class Recorder:
 
     def _drain_live(self) -> None:
         """The drain thread: moves finished regions while the program runs."""
-        relax_thread()  # for good: another thread may begin to capture a graph at any time
+        for device in list(self._devices.values()):
+            device.memory.adopt_thread()
         pressure = 0.0
         looked = time.monotonic()
         compared = looked
         launches = CELL.all_launches()
         while not self._wake.wait(DRAIN_PERIOD_S if pressure < PRESSURE else BUSY_PERIOD_S):
+            if not self._recording:
+                pressure = 0.0
+                continue
             if time.monotonic() - compared > CLOCK_PERIOD_S:
                 compared = time.monotonic()
                 self.compare_clocks()
@@ -187,7 +265,8 @@ class Recorder:
     def compare_clocks(self) -> None:
         """Notes what every device's clock reads now, where it answers within some ms."""
         for device in list(self._devices.values()):
-            device.clocks.note()
+            if device.clocks is not None:
+                device.clocks.note()
 
     def _size(self, record: KernelRecord) -> None:
         """Tells host code the region size of a kernel: what is known of its events, else what warps were seen to need,
@@ -249,9 +328,9 @@ class Recorder:
 
 @dataclass(frozen=True)
 class _Device:
-    memory: DeviceMemory
+    memory: RecorderMemory
     drain: Drain
-    clocks: ClockLog
+    clocks: ClockLog | None
 
 
 def _new_writer(directory: Path, dsl_version: str | None) -> CaptureWriter:

@@ -17,7 +17,7 @@ history of rates, and an offset), ``%globaltimer`` steps by 32 ns, and a test sa
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
@@ -470,8 +470,13 @@ def write_capture(
     *,
     pid: int = 4242,
     finish: bool = True,
+    uuid: str | None = None,
+    facts: Mapping[str, Any] | None = None,
 ) -> Path:
-    """Writes the devices' memory as a capture directory, the way the runtime does. Returns the directory."""
+    """Writes the devices' memory as a capture directory, the way the runtime does. Returns the directory.
+
+    ``uuid``: of its only device, instead of "GPU-<ordinal>"; ``facts`` are put into the manifest at its end.
+    """
     from warptrace.raw import CaptureWriter
 
     writer = CaptureWriter(
@@ -491,7 +496,7 @@ def write_capture(
         writer.add_device(
             device.ordinal,
             name=device.name,
-            uuid=f"GPU-{device.ordinal}",
+            uuid=uuid or f"GPU-{device.ordinal}",
             compute_capability="9.0",
             sm_count=132,
             clock_khz=1_980_000,
@@ -505,6 +510,7 @@ def write_capture(
         writer.write_control(
             device.ordinal, int(device.control["lost_events"][0]), int(device.control["lost_head"][0])
         )
+    writer.set_place(facts or {})
     if finish:
         writer.finish(ended_unix_ns=EPOCH_NS + 1_000_000_000)
     return directory

@@ -12,7 +12,7 @@ import numpy as np
 from ..raw import Capture
 from ..trace import Launch, Process, Trace, Warps
 from ..wire import unpack_block, unpack_cluster
-from .align import Alignment, align_devices, shifted_lost
+from .align import HOSTS_NS, Alignment, align_devices, shifted_lost
 from .anchors import collect_anchors
 from .blocks import Source, decode_events
 from .clocks import ClockMap, clock_facts, fit_clocks, ns_per_cycle
@@ -65,17 +65,19 @@ class Times:
     lost: I64
 
 
-def decode(captures: Sequence[Capture]) -> Trace:
-    """Decodes the captures of one run into one Trace; no captures give an empty one.
+def decode(captures: Sequence[Capture], *, hosts_ns: float = HOSTS_NS) -> Trace:
+    """Decodes the captures of one run, or of several, into one Trace; no captures give an empty one.
 
-    Damage, loss and doubt are counted in ``Trace.problems``; nothing in the captures' data raises.
+    ``hosts_ns``: how far the clocks of two machines may be apart, where the captures are of several. Damage, loss and
+    doubt are counted in ``Trace.problems``; nothing in the captures' data raises.
     """
     table = site_table(captures)
     regions, batches, problems = read_regions(captures)
     lost = read_lost(captures)
     launches = assign_launches(regions, lost)
     regions, launch = regions.select(launches.keep), launches.of_region[launches.keep]
-    alignment = align_devices(captures, regions, lost)
+    alignment = align_devices(captures, regions, lost, hosts_ns)
+    aligned = alignment.facts(regions)
     lost = shifted_lost(lost, alignment)
     nominal = _nominal_clocks(captures)
     anchors = collect_anchors(regions, batches, table, ns_per_cycle(regions, nominal))
@@ -111,7 +113,8 @@ def decode(captures: Sequence[Capture]) -> Trace:
         emulated=any(bool(c.manifest.get("emulated")) for c in captures),
         meta={
             "clocks": [{"launch": i, **f} for i, f in enumerate(facts)],
-            "alignment": alignment.facts(),
+            "alignment": aligned,
+            "host_start": alignment.host_start(times.epoch),
             **_meta(captures),
         },
     )

@@ -16,6 +16,18 @@ _lock = threading.Lock()
 _records: dict[int, KernelRecord] = {}
 _without_events: dict[str, None] = {}
 _listeners: list[Callable[[KernelRecord], None]] = []
+_wanted = False
+
+
+def want(on: bool) -> None:
+    """Whether front ends are to compile events into kernels because something in this process records."""
+    global _wanted
+    _wanted = on
+
+
+def wanted() -> bool:
+    """See :func:`want`."""
+    return _wanted
 
 
 def announce(record: KernelRecord) -> None:

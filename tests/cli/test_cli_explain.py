@@ -11,7 +11,7 @@ import pytest
 from fake_device import FakeKernel
 
 from warptrace.cli._captures import wait_for_processes
-from warptrace.cli._explain import armed_processes, why_nothing_recorded
+from warptrace.explain import armed_processes, why_nothing_recorded
 from warptrace.raw import CaptureWriter
 
 

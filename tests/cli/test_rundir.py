@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from warptrace.cli._rundir import RunDirectory, is_result, write_run
 from warptrace.errors import UsageError, WarptraceError
+from warptrace.rundir import RunDirectory, is_result, write_run
 
 
 def names(folder: Path) -> list[str]:

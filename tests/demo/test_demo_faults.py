@@ -12,10 +12,10 @@ import pytest
 from demo_runs import run_demo
 
 from warptrace.cli import demo as verb
-from warptrace.cli._rundir import write_run
 from warptrace.demo import emulated, machine, problem
 from warptrace.emulator.errors import EmulatorError
 from warptrace.errors import WarptraceError
+from warptrace.rundir import write_run
 from warptrace.runtime import driver
 from warptrace.runtime.driver import DeviceFacts, DriverError
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import WarptraceError
+from ..rundir import RUN_FILE, check_target, default_name
 from ._messages import note, shown
-from ._rundir import RUN_FILE, check_target, default_name
 from .profile import Profile
 
 if TYPE_CHECKING:

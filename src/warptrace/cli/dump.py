@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ._explain import armed_processes, why_nothing_recorded
+from ..explain import armed_processes, why_nothing_recorded
+from ..rundir import RAW_DIR
 from ._messages import warn
-from ._rundir import RAW_DIR
 
 if TYPE_CHECKING:
     from ._args import Verbs

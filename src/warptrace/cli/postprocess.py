@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import UsageError, WarptraceError
-from ._explain import armed_processes, why_nothing_recorded
+from ..explain import armed_processes, why_nothing_recorded
+from ..rundir import RAW_DIR, RunDirectory, is_result, record_outputs, write_run
 from ._messages import note, print_summaries, shown, warn
 from ._postprocess import OutputPlan, Result, note_missing_html, plan_outputs, postprocess
-from ._rundir import RAW_DIR, RunDirectory, is_result, record_outputs, write_run
 
 if TYPE_CHECKING:
     from ._args import Verbs

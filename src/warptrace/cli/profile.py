@@ -19,14 +19,14 @@ from typing import TYPE_CHECKING, Any
 
 from .. import __version__
 from ..errors import UsageError, WarptraceError
+from ..explain import armed_processes, why_nothing_recorded
+from ..rundir import RAW_DIR, RunDirectory, default_name, write_run
 from ..runtime.options import LOG_LEVELS, RuntimeOptions, format_size
 from ._args import Parser, positive_int, size
 from ._captures import captures_in, wait_for_processes
 from ._child import child_environment, run_command
-from ._explain import armed_processes, why_nothing_recorded
 from ._messages import note, print_summaries, shown, warn
 from ._postprocess import OutputPlan, Result, note_missing_html, plan_outputs, postprocess
-from ._rundir import RAW_DIR, RunDirectory, default_name, write_run
 
 if TYPE_CHECKING:
     from ._args import Verbs

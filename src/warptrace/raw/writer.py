@@ -101,6 +101,8 @@ class CaptureWriter:
         place: Mapping[str, Any] | None = None,
     ) -> None:
         self.directory = Path(directory)
+        self.regions = 0
+        """Written so far."""
         self._lock = threading.RLock()
         self._devices: dict[int, _DeviceFile] = {}
         self._manifest: dict[str, Any] = {
@@ -271,6 +273,7 @@ class CaptureWriter:
                     self._stage(device, batches, part)
             for batch in batches.values():
                 self._write_batch(device, batch)
+            self.regions += regions
             return WriteStats(regions, slots, self._write_damage(device, skipped))
 
     def write_lost(self, device: int, records: NDArray[np.void]) -> None:

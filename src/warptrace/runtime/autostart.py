@@ -24,6 +24,7 @@ DSL_PACKAGE = "cutlass"
 _lock = threading.Lock()
 _recorder: Recorder | None = None
 _ended = False
+_window = False
 
 
 def start() -> None:
@@ -31,7 +32,7 @@ def start() -> None:
 
     The recording begins when the DSL has been imported, so that Python programs that use no GPU are left alone.
     """
-    if os.environ.get(ENABLE_ENV, "0") in ("", "0"):
+    if not armed():
         return
     if DSL_PACKAGE in sys.modules:
         begin()
@@ -53,6 +54,31 @@ def begin() -> None:
             return
     atexit.register(end)
     os.register_at_fork(after_in_child=_in_child)
+
+
+def armed() -> bool:
+    """Whether this process is recorded as a whole, from its first kernel on or, with ``--window``, while a window is
+    open."""
+    return os.environ.get(ENABLE_ENV, "0") not in ("", "0")
+
+
+def open_window() -> None:
+    """Where recording began off: it goes on from now on. A recording that has not begun yet will begin with it."""
+    global _window
+    with _lock:
+        _window = True
+    start()
+    if _recorder is not None:
+        _recorder.resume()
+
+
+def close_window() -> None:
+    """Where recording began off: it is off again. What was recorded since ``open_window`` is written."""
+    global _window
+    with _lock:
+        _window = False
+    if _recorder is not None and _recorder.options.window:
+        _recorder.pause()
 
 
 def end() -> None:
@@ -83,12 +109,15 @@ def _new_recorder() -> Recorder:
     dsl.build_untraced(options.untraced_build)
     made = Recorder(options, dsl.version())
     made.start(paused=options.window)
+    if _window:
+        made.resume()
     return made
 
 
 def _in_child() -> None:
     """After fork: the parent's recording is not ours; the child begins its own at its next chance."""
-    global _recorder
+    global _recorder, _window
+    _window = False
     parent = _recorder
     if parent is None:
         return

@@ -21,6 +21,11 @@ DIRECTORY_ENV = "WARPTRACE_DIR"
 OPTIONS_ENV = "WARPTRACE_OPTIONS"
 """JSON object with any of the fields of :class:`RuntimeOptions`."""
 
+KEYWORDS = {"buffer_bytes": "buffer_size"}
+"""Fields whose keyword in Python has another name."""
+NO_KEYWORDS = ("directory", "window")
+"""Fields that are not the caller's to give."""
+
 DEFAULT_DIRECTORY = "warptrace-output/raw"
 """Under the current folder, so that `warptrace postprocess warptrace-output` finds the captures."""
 LOG_LEVELS = ("error", "warn", "info", "debug", "trace")
@@ -107,6 +112,22 @@ class RuntimeOptions:
         except UsageError as error:
             raise UsageError(f"{OPTIONS_ENV}: {error}") from None
 
+    @classmethod
+    def from_keywords(cls, directory: str, keywords: Mapping[str, Any]) -> RuntimeOptions:
+        """The options of a call in Python, where a size is called ``buffer_size``.
+
+        Raises UsageError, naming the keyword, for one that is unknown and for a value that cannot be used.
+        """
+        fields_by_keyword = {KEYWORDS.get(f.name, f.name): f.name for f in fields(cls)}
+        for name in NO_KEYWORDS:
+            del fields_by_keyword[name]
+        for keyword in keywords:
+            if keyword not in fields_by_keyword:
+                known = ", ".join(sorted(fields_by_keyword))
+                raise UsageError(f"{keyword} is not an option of warptrace.capture and start; known are {known}")
+        values = {fields_by_keyword[k]: _checked(fields_by_keyword[k], v, k) for k, v in keywords.items()}
+        return cls(directory=directory, **values)
+
     def to_env(self) -> dict[str, str]:
         """The variables that make :meth:`from_env` of a child give these options back, tracing switched on."""
         return {
@@ -126,21 +147,22 @@ def _decode(text: str) -> dict[str, Any]:
         raise UsageError(f"{OPTIONS_ENV} is not JSON ({error}): unset it or write an object") from None
     if not isinstance(data, dict):
         raise UsageError(f"{OPTIONS_ENV} must be a JSON object, not {type(data).__name__}")
-    return {f.name: _checked(f.name, data[f.name]) for f in fields(RuntimeOptions) if f.name in data}
+    known = [f.name for f in fields(RuntimeOptions) if f.name in data]
+    return {name: _checked(name, data[name], f"{OPTIONS_ENV}: {name}") for name in known}
 
 
-def _checked(name: str, value: Any) -> Any:
-    """``value`` as field ``name`` wants it. Sizes may be written by hand as text."""
+def _checked(name: str, value: Any, shown: str) -> Any:
+    """``value`` as field ``name`` wants it. Sizes may be written by hand as text. ``shown``: where it was given."""
     if name == "buffer_bytes" and isinstance(value, str):
         return parse_size(value)
     if name == "max_events_per_warp" and value is None:
         return None
     if name in ("untraced_build", "window"):
         if not isinstance(value, bool):
-            raise UsageError(f"{OPTIONS_ENV}: {name} must be true or false, not {value!r}")
+            raise UsageError(f"{shown} must be true or false, not {value!r}")
         return value
     wanted = str if name in ("directory", "log_level") else int
     if not isinstance(value, wanted) or isinstance(value, bool):
         kind = "text" if wanted is str else "a whole number"
-        raise UsageError(f"{OPTIONS_ENV}: {name} must be {kind}, not {value!r}")
+        raise UsageError(f"{shown} must be {kind}, not {value!r}")
     return value

@@ -115,6 +115,11 @@ class Recorder:
         writer.set_launches({k: CELL.launches(k) for k in self._kernels})
         writer.finish(ended_unix_ns=time.time_ns())
 
+    @property
+    def recorded(self) -> bool:
+        """Whether some warp left a record so far, in what was taken in."""
+        return self._writer is not None and self._writer.regions > 0
+
     def abandon(self) -> None:
         """In a forked child: forgets the parent's recording without touching its memory or files."""
         self._running = self._recording = False

@@ -7,6 +7,7 @@ import threading
 from contextlib import suppress
 from typing import Any
 
+from ... import registry
 from ...errors import WarptraceError
 from ...runtime.log import log
 
@@ -19,8 +20,9 @@ _untraced_builds = False
 
 
 def process_enabled() -> bool:
-    """Whether the whole process is traced: ``WARPTRACE=1``, as ``warptrace profile`` sets it."""
-    return os.environ.get("WARPTRACE", "0") not in ("", "0")
+    """Whether kernels are compiled with events: ``WARPTRACE=1``, as ``warptrace profile`` sets it, or while a session
+    of this process is open."""
+    return registry.wanted() or os.environ.get("WARPTRACE", "0") not in ("", "0")
 
 
 def arm() -> None:

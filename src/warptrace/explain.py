@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..errors import CaptureError
+from .errors import CaptureError
 
 NAMES_SHOWN = 4
 ARMED_FILE = "armed"
@@ -49,7 +49,7 @@ def armed_processes(raw: Path) -> int:
 
 def look(captures: Iterable[Path]) -> Seen:
     """Gather what the manifests and kernel tables say."""
-    from ..raw import read_capture
+    from .raw import read_capture
 
     processes = launches = 0
     with_events: dict[str, None] = {}

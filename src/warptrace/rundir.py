@@ -12,12 +12,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..errors import UsageError, WarptraceError
+from .errors import UsageError, WarptraceError
 
 RUN_FILE = "run.json"
 RAW_DIR = "raw"
 RUN_FORMAT = "warptrace run"
 RUN_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Wording:
+    """How messages name what the user can change: the output directory, shortly too, and leave to replace it."""
+
+    target: str
+    short: str
+    clobber: str
+
+
+COMMAND_LINE = Wording("--output-dir", "-o", "--clobber")
+PYTHON = Wording("output", "output", "clobber=True")
 
 
 def default_name() -> str:
@@ -52,8 +65,8 @@ def record_outputs(folder: Path, outputs: list[str]) -> None:
     write_run(folder, data)
 
 
-def check_target(path: str | os.PathLike[str], *, clobber: bool) -> Path:
-    """The absolute output directory of a line's ``--output-dir``, links resolved.
+def check_target(path: str | os.PathLike[str], *, clobber: bool, words: Wording = COMMAND_LINE) -> Path:
+    """The absolute output directory that the user named, links resolved.
 
     Raises UsageError where it exists and may not be replaced.
     """
@@ -61,15 +74,17 @@ def check_target(path: str | os.PathLike[str], *, clobber: bool) -> Path:
     if not os.path.lexists(final):
         return final
     if not final.is_dir():
-        raise UsageError(f"output {path} exists and is not a directory: choose another --output-dir")
+        raise UsageError(f"output {path} exists and is not a directory: choose another {words.target}")
     if not clobber:
-        raise UsageError(f"output directory {path} exists: add --clobber to replace it, or choose another --output-dir")
+        raise UsageError(
+            f"output directory {path} exists: add {words.clobber} to replace it, or choose another {words.target}"
+        )
     if os.path.ismount(final):
         raise UsageError(f"output directory {path} is a mount point and cannot be replaced: choose a folder inside it")
     if any(final.iterdir()) and not is_result(final):
         raise UsageError(
-            f"output directory {path} is not a result of warptrace (no {RUN_FILE} of its kind), so --clobber leaves"
-            " it alone: remove it yourself, or choose another --output-dir"
+            f"output directory {path} is not a result of warptrace (no {RUN_FILE} of its kind), so"
+            f" {words.clobber} leaves it alone: remove it yourself, or choose another {words.target}"
         )
     return final
 
@@ -93,14 +108,18 @@ class RunDirectory:
     clobber: bool
 
     @classmethod
-    def create(cls, path: str | os.PathLike[str], *, clobber: bool) -> RunDirectory:
+    def create(
+        cls, path: str | os.PathLike[str], *, clobber: bool, words: Wording = COMMAND_LINE
+    ) -> RunDirectory:
         """Check the target and make the partial directory beside it. Raises UsageError, WarptraceError."""
-        final = check_target(path, clobber=clobber)
+        final = check_target(path, clobber=clobber, words=words)
         try:
             final.parent.mkdir(parents=True, exist_ok=True)
             partial = _new_folder(final.parent, f".{final.name}.partial-{os.getpid()}")
         except OSError as error:
-            raise WarptraceError(f"cannot write to {final.parent}: {error.strerror}; choose another -o") from None
+            raise WarptraceError(
+                f"cannot write to {final.parent}: {error.strerror}; choose another {words.short}"
+            ) from None
         return cls(final, partial, clobber)
 
     @property

@@ -64,6 +64,12 @@ def announce_without_events(symbol: str) -> None:
         _without_events[symbol] = None
 
 
+def after_fork() -> None:
+    """In a forked child: another thread of the parent may have held the lock."""
+    global _lock
+    _lock = threading.Lock()
+
+
 def listen(listener: Callable[[KernelRecord], None]) -> None:
     """Calls ``listener`` for every kernel announced so far and from now on."""
     with _lock:

@@ -131,7 +131,8 @@ class Problem:
     """Something in the data that is not as it should be, with a count; never a guess.
 
     ``kind`` is one of "lost_events", "lost_warps", "unpaired_push", "unpaired_pop", "unpaired_start", "unpaired_end",
-    "ambiguous_end", "unclosed_warp", "unknown_kernel", "unknown_site", "damaged_region", "truncated_file", "clock".
+    "ambiguous_end", "unclosed_warp", "unclosed_capture", "lost_launches", "unknown_kernel", "unknown_site",
+    "damaged_region", "truncated_file", "clock".
     """
 
     kind: str

@@ -257,6 +257,7 @@ def test_the_manifest_says_all_there_is(tmp_path: Path) -> None:
     writer.add_uninstrumented("plain")
     writer.add_uninstrumented("plain")
     writer.add_problem("something")
+    writer.add_undrained(0, "why")
     writer.set_launches({255: 3})
     writer.set_place({"rank": 2, "world_size": None})
     writer.set_windows([(5, 6), (7, None)])
@@ -277,6 +278,7 @@ def test_the_manifest_says_all_there_is(tmp_path: Path) -> None:
         "launches": {"00000000000000ff": 3},
         "windows": [{"begin_unix_ns": 5, "end_unix_ns": 6}, {"begin_unix_ns": 7, "end_unix_ns": None}],
         "uninstrumented": ["plain"], "problems": ["something"],
+        "undrained": [{"device": 0, "reason": "why"}],
     }  # fmt: skip
     assert sorted(p.name for p in (tmp_path / "c").iterdir()) == ["dev0.wtraw", "manifest.json"]
 

@@ -18,7 +18,14 @@ from .blocks import Source, decode_events
 from .clocks import ClockMap, clock_facts, fit_clocks, ns_per_cycle
 from .events import Streams, build_streams, region_cycles
 from .launches import LaunchKey, LaunchTable, assign_launches, codes, linear_warps
-from .problems import capture_problems, clock_problems, event_problems, launch_problems, stride_problems
+from .problems import (
+    capture_problems,
+    clock_problems,
+    event_problems,
+    launch_problems,
+    stride_problems,
+    unsaved_problems,
+)
 from .tables import I32, I64, LostRows, Regions, SiteTable, read_lost, read_regions, site_table
 
 EPOCH_STEP = 32
@@ -95,7 +102,7 @@ def decode(captures: Sequence[Capture], *, hosts_ns: float = HOSTS_NS) -> Trace:
     clock = clock.extended(times.cycles + found.last_cycle)
     facts = [clock_facts(clock, i) for i in range(len(identity.keys))]
     trace_launches = _launches(identity, warps, table, facts)
-    problems += [*capture_problems(captures), *alignment.problems]
+    problems += [*capture_problems(captures), *unsaved_problems(captures, trace_launches), *alignment.problems]
     problems += launch_problems(trace_launches, warps, table)
     problems += event_problems(found.doubts, table)
     problems += stride_problems(identity, table)

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..raw import Capture
 from ..trace import Launch, Problem, Warps
-from ..wire import LOST_DTYPE
+from ..wire import CELL_KERNEL_COUNT, LOST_DTYPE
 from .clocks import MOVED
 from .tables import I64, Bool, SiteTable, distinct
 
@@ -59,6 +59,44 @@ def _beyond_table(capture: Capture) -> list[Problem]:
         if warps > 0:
             text = f"{warps} entries of warps did not fit the lost table, {where}"
             problems.append(Problem("lost_warps", warps, text))
+    return problems
+
+
+def unsaved_problems(captures: Sequence[Capture], launches: Sequence[Launch]) -> list[Problem]:
+    """Of processes that did not come to save everything: how many launches are missing, since host code counts them
+    (the capture of a graph counts as a launch of each of its nodes, whose replays are counted nowhere)."""
+    problems = []
+    for process, capture in enumerate(captures):
+        undrained = capture.manifest.get("undrained", [])
+        if not capture.complete:
+            text = f"process {_pid(capture)} did not close its capture (killed, crashed or still running)"
+            problems.append(Problem("unclosed_capture", 1, text))
+        problems += [Problem("unclosed_capture", 1, f"process {_pid(capture)}: {d['reason']}") for d in undrained]
+        if undrained or not capture.complete:
+            problems += _missing_launches(capture, [x for x in launches if x.process == process])
+    return problems
+
+
+def _missing_launches(capture: Capture, launches: Sequence[Launch]) -> list[Problem]:
+    """By kernel: launches that host code counted and of which nothing is there, and launches that lack warps."""
+    problems = []
+    counted = capture.launches()
+    found = {(x.kernel_id, x.device, x.grid_id) for x in launches}
+    saved = Counter(kernel % CELL_KERNEL_COUNT for kernel, _, _ in found)
+    names: dict[int, list[str]] = {}
+    for record in capture.kernels.values():
+        names.setdefault(record.kernel_id % CELL_KERNEL_COUNT, []).append(record.name)
+    for number, count in sorted(counted.items()):
+        missing = count - saved[number]
+        name = " and ".join(names.get(number, ["kernels that have no record"]))
+        if missing > 0:
+            text = f"{missing} of {count} launches of {name} by process {_pid(capture)} were not saved"
+            problems.append(Problem("lost_launches", missing, text))
+    for x in launches:
+        n = x.warps_expected - x.warps_recorded - x.lost_warps
+        if n > 0 and x.warps_recorded:
+            text = f"{n} of {x.warps_expected} warps of {x.kernel} (grid id {x.grid_id}) were not saved"
+            problems.append(Problem("lost_warps", n, text, x.index))
     return problems
 
 

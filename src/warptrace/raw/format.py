@@ -19,6 +19,9 @@ from ..wire import REGION_ALIGN, REGION_MAGIC, SLOT8_DTYPE, SLOT16_DTYPE, STRIDE
 FORMAT_NAME = "warptrace-capture"
 MANIFEST_NAME = "manifest.json"
 KERNELS_NAME = "kernels.jsonl"
+CELL_NAME = "cell.bin"
+"""The host cell (see ``warptrace.wire``), which counts launches, while the process runs: how many there were is known
+also where it dies. Gone once the manifest tells it."""
 RAW_FOLDER = "raw"
 """Folder of a run directory that holds one capture directory per process."""
 

@@ -15,9 +15,19 @@ from numpy.typing import NDArray
 from ..errors import CaptureError
 from ..sites import KernelRecord
 from ..trace import Problem
-from ..wire import CAPTURE_VERSION, LOST_DTYPE, REGION_DTYPE, STRIDES
+from ..wire import (
+    CAPTURE_VERSION,
+    CELL_BYTES,
+    CELL_KERNEL_COUNT,
+    CELL_KERNEL_DTYPE,
+    CELL_KERNELS_OFFSET,
+    LOST_DTYPE,
+    REGION_DTYPE,
+    STRIDES,
+)
 from .format import (
     BATCH_DTYPE,
+    CELL_NAME,
     CHUNK_CONTROL,
     CHUNK_DAMAGE,
     CHUNK_DTYPE,
@@ -81,6 +91,24 @@ class Capture:
         for chunk in self.chunks:
             if chunk.kind == CHUNK_REGIONS:
                 yield _batch(chunk)
+
+    @property
+    def complete(self) -> bool:
+        """Whether the process closed its capture."""
+        return self.manifest.get("state") == "complete"
+
+    def launches(self) -> dict[int, int]:
+        """Launches that host code counted, by kernel number (``kernel_id % CELL_KERNEL_COUNT``). Where the process did
+        not come to write them down they are those of its host cell."""
+        if not self.complete:
+            try:
+                cell = np.fromfile(self.path / CELL_NAME, np.uint8)
+            except OSError:
+                cell = np.zeros(0, np.uint8)
+            if len(cell) >= CELL_BYTES:
+                counts = cell[CELL_KERNELS_OFFSET:CELL_BYTES].view(CELL_KERNEL_DTYPE)["launches"]
+                return {int(k): int(counts[k]) for k in np.flatnonzero(counts)}
+        return {int(k, 16) % CELL_KERNEL_COUNT: int(n) for k, n in self.manifest.get("launches", {}).items()}
 
     def lost(self) -> dict[int, NDArray[np.void]]:
         """Warps that found no room, by device: (n,) LOST_DTYPE."""

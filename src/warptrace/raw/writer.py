@@ -20,6 +20,7 @@ from ..sites import KernelRecord
 from ..wire import CAPTURE_VERSION, LOST_DTYPE
 from .format import (
     BATCH_DTYPE,
+    CELL_NAME,
     CHUNK_CONTROL,
     CHUNK_DAMAGE,
     CHUNK_DTYPE,
@@ -125,6 +126,7 @@ class CaptureWriter:
             "windows": None,
             "uninstrumented": [],
             "problems": [],
+            "undrained": [],
         }
         if (self.directory / MANIFEST_NAME).exists():
             raise WarptraceError(f"{self.directory} already holds a capture: choose another directory")
@@ -218,6 +220,10 @@ class CaptureWriter:
         """Notes, once, something the user should know."""
         self._add("problems", text)
 
+    def add_undrained(self, device: int, reason: str) -> None:
+        """Notes that what lay in a device's trace memory at the end could not be had."""
+        self._add("undrained", {"device": device, "reason": reason})
+
     def add_uninstrumented(self, symbol: str) -> None:
         """Notes, once, a kernel compiled without events."""
         self._add("uninstrumented", symbol)
@@ -241,6 +247,8 @@ class CaptureWriter:
             self.flush()
             for device in self._devices.values():
                 device.file.close()
+            with self._writing():
+                (self.directory / CELL_NAME).unlink(missing_ok=True)
 
     def _add(self, key: str, value: Any) -> None:
         with self._lock:

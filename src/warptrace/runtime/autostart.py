@@ -10,9 +10,11 @@ import os
 import sys
 import threading
 from collections.abc import Sequence
+from functools import cache
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from . import endings
 from .log import log, set_level
 from .options import ENABLE_ENV, RuntimeOptions
 
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
     from .recorder import Recorder
 
 DSL_PACKAGE = "cutlass"
+PATIENCE_S = 1.0
+"""Where the process is about to end in any case, kernels that still run are waited for so long."""
 
 _lock = threading.Lock()
 _recorder: Recorder | None = None
@@ -52,8 +56,9 @@ def begin() -> None:
             _ended = True
             log("error", f"not recording: {e}")
             return
+    _watch_forks()
     atexit.register(end)
-    os.register_at_fork(after_in_child=_in_child)
+    endings.guard(lambda: end(patience_s=PATIENCE_S))
 
 
 def armed() -> bool:
@@ -81,17 +86,30 @@ def close_window() -> None:
         _recorder.pause()
 
 
-def end() -> None:
-    """Ends the recording of this process, if there is one."""
+@cache
+def _watch_forks() -> None:
+    """Once, also in children: hooks are inherited."""
+    os.register_at_fork(
+        before=endings.before_fork, after_in_parent=endings.after_fork_in_parent, after_in_child=_in_child
+    )
+
+
+def end(patience_s: float | None = None) -> None:
+    """Ends the recording of this process, if there is one. ``patience_s``: as for ``Recorder.stop``."""
     global _recorder, _ended
     with _lock:
         recorder, _recorder = _recorder, None
         _ended = True
-    if recorder is not None:
-        try:
-            recorder.stop()
-        except Exception as e:
-            log("error", f"the capture in {recorder.directory} is incomplete: {e}")
+    if recorder is None:
+        return
+    try:
+        recorder.stop(patience_s)
+    except Exception as e:
+        log("error", f"the capture in {recorder.directory} is incomplete: {e}")
+    except KeyboardInterrupt:
+        log("error", f"the capture in {recorder.directory} is incomplete: interrupted while it was written")
+        raise
+    endings.unguard()
 
 
 def recorder() -> Recorder | None:
@@ -116,11 +134,13 @@ def _new_recorder() -> Recorder:
 
 def _in_child() -> None:
     """After fork: the parent's recording is not ours; the child begins its own at its next chance."""
-    global _recorder, _window
+    global _recorder, _window, _lock
     _window = False
+    _lock = threading.Lock()  # another thread of the parent may have held it
     parent = _recorder
     if parent is None:
         return
+    endings.after_fork_in_child()
     parent.abandon()
     _recorder = None
     begin()

@@ -5,12 +5,14 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .. import wire
 from .layout import RegionSize
+from .shared_memory import FixedMemory
 
 OFF = 1
 """A device's slot with this value: no tracing on this device (0: not asked yet)."""
@@ -27,10 +29,9 @@ class HostCell:
     """
 
     def __init__(self) -> None:
-        self._memory = (ctypes.c_uint8 * (wire.CELL_BYTES + 64))()
-        self._address = (ctypes.addressof(self._memory) + 63) & ~63
-        start = self._address - ctypes.addressof(self._memory)
-        data = np.ctypeslib.as_array(self._memory)[start : start + wire.CELL_BYTES]
+        self._memory = FixedMemory(wire.CELL_BYTES)
+        self._address = self._memory.address
+        data = self._memory.array
         devices_end = wire.CELL_DEVICES_OFFSET + 8 * wire.CELL_DEVICE_COUNT
         self._callback_slot = data[wire.CELL_CALLBACK_OFFSET : wire.CELL_CALLBACK_OFFSET + 8].view(np.uint64)
         self._devices = data[wire.CELL_DEVICES_OFFSET : devices_end].view(np.uint64)
@@ -44,10 +45,21 @@ class HostCell:
         self._on_repeat: Callable[[int], None] = lambda number: None
 
     def attach(
-        self, on_first_launch: Callable[[int], int], on_repeat: Callable[[int], None], *, again: bool = False
+        self,
+        on_first_launch: Callable[[int], int],
+        on_repeat: Callable[[int], None],
+        *,
+        again: bool = False,
+        mirror: Path | None = None,
     ) -> None:
         """From now on launches of this process are recorded; every device is asked for anew. ``again``: launches count
-        on from where ``detach`` ended."""
+        on from where ``detach`` ended.
+
+        With ``mirror`` the cell lies in that file until ``detach``: however the process dies, the file tells how many
+        launches there were. Raises OSError where the file cannot be, and nothing is attached.
+        """
+        if mirror is not None:
+            self._memory.into_file(mirror)
         self._on_first_launch = on_first_launch
         self._on_repeat = on_repeat
         self._changes += 1
@@ -61,6 +73,7 @@ class HostCell:
 
     def detach(self) -> None:
         """From now on launches record nothing and do not count."""
+        self.leave_file()
         if self._attached:
             self._counted = self._kernels["launches"].copy()
         self._changes += 1
@@ -69,6 +82,10 @@ class HostCell:
         self._devices[:] = OFF
         if os.environ.get(wire.CELL_ENV, "").startswith(f"{os.getpid()}:"):
             del os.environ[wire.CELL_ENV]
+
+    def leave_file(self) -> None:
+        """The cell is this process's own again; its file stays as it is then. In a forked child that is the parent's."""
+        self._memory.out_of_file()
 
     def set_default_size(self, size: RegionSize) -> None:
         """Region size of kernels that no one has announced."""
@@ -137,3 +154,4 @@ def kernel_number(kernel_id: int) -> int:
 
 
 CELL = HostCell()
+os.register_at_fork(after_in_child=CELL.leave_file)

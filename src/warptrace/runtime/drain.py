@@ -75,7 +75,7 @@ class Drain:
         self._writer = writer
         self._lock = threading.Lock()
         self.restart()
-        self._lost_before = self._lost()
+        self._lost_before = self._lost_told = self._lost()
         self._lost_written = self._lost_before[0]
 
     def restart(self) -> None:
@@ -97,14 +97,17 @@ class Drain:
         _note(headers[headers["closed"] == wire.CLOSED_MAGIC], found)
         return found
 
-    def step(self) -> DrainStats:
-        """Moves what is certainly finished, from banks that are filling up."""
+    def step(self, everything: bool = False) -> DrainStats:
+        """Moves what is certainly finished, from banks that are filling up, or with ``everything`` from all."""
         with self._lock:
             lines = self._lines()
             size = self._memory.layout.bank_bytes
             claimed = [min(int(lines["head"][b.number]) - b.tail, size) for b in self._banks]
-            due = [b for b, n in zip(self._banks, claimed, strict=True) if n >= size * LIVE_SHARE]
+            least = 1 if everything else size * LIVE_SHARE
+            due = [b for b, n in zip(self._banks, claimed, strict=True) if n >= least]
             regions, needs = self._move(due, lines) if due else (0, {})
+            if everything:
+                self._write_lost_words(*self._lost())
             return DrainStats(regions, max(claimed) / size, needs)
 
     def observe(self, kernel_id: int, timeout_s: float) -> Need | None:
@@ -299,8 +302,14 @@ class Drain:
             table = self._memory.read(offset, (count - self._lost_written) * wire.LOST_BYTES)
             self._writer.write_lost(self._ordinal, table.view(wire.LOST_DTYPE))
             self._lost_written = count
-        if entries > self._lost_before[0]:
+        self._write_lost_words(entries, events)
+
+    def _write_lost_words(self, entries: int, events: int) -> None:
+        """Writes how much was lost since the recording began, where that has changed. (The table itself can only be
+        read when nothing is written to it.)"""
+        if (entries, events) != self._lost_told:
             self._writer.write_control(self._ordinal, events - self._lost_before[1], entries - self._lost_before[0])
+            self._lost_told = entries, events
 
 
 def _closed_prefix(headers: NDArray[np.void]) -> int:

@@ -79,10 +79,12 @@ class EmulatedMemory:
     def adopt_thread(self) -> None:
         """Any thread may use it."""
 
-    def synchronize(self) -> None:
+    def synchronize(self, patience_s: float | None = None) -> bool:
         """Launches end before they return; those of other threads are waited for."""
-        with self.busy:
-            pass
+        ended = self.busy.acquire(timeout=-1 if patience_s is None else patience_s)
+        if ended:
+            self.busy.release()
+        return ended
 
     def describe(self) -> dict[str, Any]:
         return {

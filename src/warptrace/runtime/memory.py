@@ -62,8 +62,9 @@ class RecorderMemory(TraceMemory, Protocol):
     def adopt_thread(self) -> None:
         """Called by a thread that will read and write memory for good."""
 
-    def synchronize(self) -> None:
-        """Waits for everything the program has launched on the device."""
+    def synchronize(self, patience_s: float | None = None) -> bool:
+        """Waits for everything the program has launched on the device, for ``patience_s`` at most. Returns whether it
+        has ended."""
 
     def describe(self) -> dict[str, Any]:
         """Facts for the manifest, as :meth:`CaptureWriter.add_device` wants them."""
@@ -219,8 +220,28 @@ class DeviceMemory:
         """Another thread may begin to capture a graph at any time."""
         driver.relax_thread()
 
-    def synchronize(self) -> None:
-        """Waits for everything the program has launched in this context."""
+    def synchronize(self, patience_s: float | None = None) -> bool:
+        """Waits for everything the program has launched in this context, for ``patience_s`` at most. Returns whether it
+        has ended."""
+        if patience_s is None:
+            self._synchronize()
+            return True
+        failed: list[WarptraceError] = []
+
+        def wait() -> None:
+            try:
+                self._synchronize()
+            except WarptraceError as e:
+                failed.append(e)
+
+        thread = threading.Thread(target=wait, name="warptrace-wait", daemon=True)
+        thread.start()
+        thread.join(patience_s)
+        if failed:
+            raise failed[0]
+        return not thread.is_alive()
+
+    def _synchronize(self) -> None:
         with driver.current(self.context):
             driver.call("cuCtxSynchronize")
 

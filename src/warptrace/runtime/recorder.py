@@ -7,17 +7,20 @@ import platform
 import sys
 import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from .. import registry
 from ..errors import WarptraceError
 from ..raw import CaptureWriter
+from ..raw.format import CELL_NAME
 from ..raw.place import place, ranks
 from ..sites import KernelRecord
 from .calibrate import ClockLog
 from .cell import CELL, OFF, kernel_number
 from .drain import Drain, Need
+from .driver import DriverError
 from .layout import Layout, RegionSize, automatic, exact, learned, most_events, plan
 from .log import log
 from .memory import RecorderMemory, device_memory, forget, taken
@@ -30,6 +33,8 @@ LAUNCHES_A_LOOK = 4
 QUIET_PERIOD_S = 0.1
 """It looks at least this often: replays of graphs are counted nowhere on the host."""
 BUSY_PERIOD_S = 0.0005
+SAVE_PERIOD_S = 1.0
+"""All that is finished goes to disk so often, also where memory has room: what a process loses that is killed."""
 PRESSURE = 0.125
 """From this share of a bank claimed the drain thread looks more often."""
 CLOCK_PERIOD_S = 10.0
@@ -63,6 +68,7 @@ class Recorder:
         self._drainer: threading.Thread | None = None
         self._needs: dict[int, Need] = {}
         self._asked: dict[int, int] = {}
+        self._complaints: set[str] = set()
 
     def start(self, *, paused: bool = False) -> None:
         """Begins to record or, ``paused``, to wait for ``resume``. Raises WarptraceError where the directory cannot be
@@ -92,8 +98,12 @@ class Recorder:
             self._empty(pause=True)
             self._end_window()
 
-    def stop(self) -> None:
-        """Waits for the device, writes what was recorded and ends the recording. Does nothing in a forked child."""
+    def stop(self, patience_s: float | None = None) -> None:
+        """Waits for the device, writes what was recorded and ends the recording. Does nothing in a forked child.
+
+        ``patience_s``: wait so long at most for kernels that still run. Raises WarptraceError where the capture cannot
+        be completed; it then says so itself, when it is read.
+        """
         with self._lock:
             if not self._running or os.getpid() != self._pid:
                 return
@@ -102,12 +112,12 @@ class Recorder:
         CELL.detach()
         self._wake.set()
         if self._drainer is not None:
-            self._drainer.join()
+            self._drainer.join(patience_s)
         writer = self._writer
         assert writer is not None
         if self._recording:
             self._recording = False
-            self._empty()
+            self._empty(patience_s)
             self._end_window()
         for symbol in registry.without_events():
             writer.add_uninstrumented(symbol)
@@ -120,8 +130,16 @@ class Recorder:
         """Whether some warp left a record so far, in what was taken in."""
         return self._writer is not None and self._writer.regions > 0
 
+    def _note(self, level: str, text: str) -> None:
+        """Tells the user, now and in the capture."""
+        log(level, text)
+        if self._writer is not None:
+            with suppress(WarptraceError):  # a full disk is told where it costs data
+                self._writer.add_problem(text)
+
     def abandon(self) -> None:
         """In a forked child: forgets the parent's recording without touching its memory or files."""
+        registry.after_fork()
         self._running = self._recording = False
         registry.unlisten(self._kernel)
         CELL.detach()
@@ -147,31 +165,38 @@ class Recorder:
                 except WarptraceError as e:
                     self._fault(memory.ordinal, e)
         begin = time.time_ns()
-        CELL.attach(self._first_launch, self._repeat, again=again)
+        try:
+            CELL.attach(self._first_launch, self._repeat, again=again, mirror=self.directory / CELL_NAME)
+        except OSError as e:  # a disk without room for it, or one that maps no files
+            log("info", f"should this process be killed, its launches are not counted: {e}")
+            CELL.attach(self._first_launch, self._repeat, again=again)
         return begin
 
-    def _empty(self, *, pause: bool = False) -> None:
-        """Waits for the devices, lets no more warps claim memory, and writes what was recorded. ``pause``: launches may
-        follow, which will need as much."""
+    def _empty(self, patience_s: float | None = None, *, pause: bool = False) -> None:
+        """Waits for the devices, lets no more warps claim memory, and writes what was recorded; what cannot be saved is
+        noted. ``patience_s``: see ``stop``. ``pause``: launches may follow, which will need as much."""
         for device in list(self._devices.values()):
+            ordinal = device.memory.ordinal
             try:
-                device.memory.synchronize()
+                ended = device.memory.synchronize(patience_s)
+                device.memory.enable(False)
+                if not (ended and device.memory.synchronize(patience_s)):  # replays of graphs began between the two
+                    self._note("warn", f"device {ordinal}: kernels still ran when the recording ended")
+                if pause:
+                    self._learn(device.drain.needs())
+                device.drain.finish()
                 if device.clocks is not None and pause:
                     device.clocks.note()
                 elif device.clocks is not None:
                     device.clocks.close()
-                device.memory.enable(False)
-                device.memory.synchronize()  # replays of graphs may have begun between the two
-                if pause:
-                    self._learn(device.drain.needs())
-                device.drain.finish()
             except WarptraceError as e:
-                self._fault(device.memory.ordinal, e)
+                text = f"device {ordinal}: what was not saved before is lost: {e}"
+                log("error", text)
+                assert self._writer is not None
+                self._writer.add_undrained(ordinal, text)
 
     def _fault(self, ordinal: int, error: WarptraceError) -> None:
-        if self._writer is not None:
-            self._writer.add_problem(f"device {ordinal}: {error}")
-        log("error", f"device {ordinal}: {error}")
+        self._note("error", f"device {ordinal}: {error}")
 
     def _note_windows(self, windows: list[tuple[int, int | None]]) -> None:
         self._windows = windows
@@ -201,9 +226,7 @@ class Recorder:
             return self._take_memory(ordinal)
         except Exception as e:  # the program must go on, whatever is wrong with us
             text = str(e) if isinstance(e, WarptraceError) else f"{type(e).__name__}: {e}"
-            log("error", f"not recording on device {ordinal}: {text}")
-            if self._writer is not None:
-                self._writer.add_problem(f"not recording on device {ordinal}: {text}")
+            self._note("error", f"not recording on device {ordinal}: {text}")
             return OFF
 
     def _take_memory(self, ordinal: int) -> int:
@@ -223,8 +246,7 @@ class Recorder:
                 self._drainer = threading.Thread(target=self._drain_live, name="warptrace-drain", daemon=True)
                 self._drainer.start()
         if memory.shrunk is not None:
-            log("warn", memory.shrunk)
-            self._writer.add_problem(memory.shrunk)
+            self._note("warn", memory.shrunk)
             CELL.set_default_size(automatic(memory.layout, lanes=True))
             for record in kernels:
                 self._size(record)
@@ -240,8 +262,7 @@ class Recorder:
         for device in list(self._devices.values()):
             device.memory.adopt_thread()
         pressure = 0.0
-        looked = time.monotonic()
-        compared = looked
+        looked = saved = compared = time.monotonic()
         launches = CELL.all_launches()
         while not self._wake.wait(DRAIN_PERIOD_S if pressure < PRESSURE else BUSY_PERIOD_S):
             if not self._recording:
@@ -255,23 +276,40 @@ class Recorder:
             if quiet and pressure < PRESSURE:
                 continue
             looked, launches = time.monotonic(), now
+            everything = looked - saved >= SAVE_PERIOD_S
             pressure = 0.0
             for device in list(self._devices.values()):
                 try:
-                    stats = device.drain.step()
-                    self._learn(stats.needs)
+                    for _ in range(2 if everything else 1):  # what the first look finds finished the second moves
+                        stats = device.drain.step(everything)
+                        self._learn(stats.needs)
                     pressure = max(pressure, stats.pressure)
-                except Exception as e:  # reported once; the final drain still writes what is in memory
-                    if not isinstance(e, WarptraceError):
-                        e = WarptraceError(f"{type(e).__name__}: {e}")
-                    log("error", f"device {device.memory.ordinal}: draining while kernels run has ended: {e}")
+                except DriverError as e:  # the context is dead; the end of the recording tells what that costs
+                    log("info", f"device {device.memory.ordinal}: draining while kernels run has ended: {e}")
                     return
+                except WarptraceError as e:  # a full disk: what is in memory stays there, and there is another chance
+                    self._complain(str(e))
+                except Exception as e:  # reported once; the final drain still writes what is in memory
+                    text = f"draining while kernels run has ended: {type(e).__name__}: {e}"
+                    log("error", f"device {device.memory.ordinal}: {text}")
+                    return
+            if everything:
+                saved = time.monotonic()
+
+    def _complain(self, text: str) -> None:
+        """Logs an error that comes again and again once."""
+        if text not in self._complaints:
+            self._complaints.add(text)
+            log("error", text)
 
     def compare_clocks(self) -> None:
         """Notes what every device's clock reads now, where it answers within some ms."""
         for device in list(self._devices.values()):
-            if device.clocks is not None:
-                device.clocks.note()
+            try:
+                if device.clocks is not None:
+                    device.clocks.note()
+            except WarptraceError as e:  # a full disk
+                self._complain(str(e))
 
     def _size(self, record: KernelRecord) -> None:
         """Tells host code the region size of a kernel: what is known of its events, else what warps were seen to need,
@@ -299,9 +337,7 @@ class Recorder:
             f"{bound} events per warp do not fit kernel {record.symbol}: room for {most} with this buffer "
             "(--max-ts-cnt-per-warp, --buffer-size)"
         )
-        log("warn", text)
-        if self._writer is not None:
-            self._writer.add_problem(text)
+        self._note("warn", text)
         return exact(record, layout, most)
 
     def _learn(self, needs: dict[int, Need]) -> None:

@@ -1,0 +1,180 @@
+"""A traced program without a GPU: the tracer is the real one, trace memory lies in numpy arrays.
+
+Programs import it under ``warptrace profile`` with this folder on PYTHONPATH::
+
+    import fake_gpu
+    kernel = fake_gpu.Kernel("steps", events=3)
+    kernel.launch(warps=2)
+
+``import fake_gpu`` imports the fake ``cutlass`` beside it, which begins the recording. A launch does what host code of
+a traced kernel does (counts in the host cell, calls back where the cell asks for it), and its warps have ended, and
+lie in memory, when it returns.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import time
+
+import cutlass  # noqa: F401
+import numpy as np
+from fake_device import EPOCH_NS, FakeDevice, FakeKernel, FakeWarp
+
+from warptrace import registry, wire
+from warptrace.runtime import recorder
+from warptrace.runtime.calibrate import ClockPair
+from warptrace.runtime.cell import CELL, kernel_number
+from warptrace.runtime.driver import DriverError
+from warptrace.runtime.layout import Layout
+
+DEVICE = 0
+BEGAN_NS = time.time_ns()
+WARP_EVENTS_NS = 1000
+
+
+class Clock:
+    """Agrees with the host's: true time 0 is when the recording began."""
+
+    def measure(self, patience_s: float = 0.0) -> ClockPair:
+        real, monotonic = time.time_ns(), time.monotonic_ns()
+        return ClockPair(real, monotonic, EPOCH_NS + real - BEGAN_NS, 100.0, 100)
+
+
+class Memory:
+    """What :class:`warptrace.runtime.memory.DeviceMemory` is to the recorder."""
+
+    def __init__(self, ordinal: int, buffer_bytes: int) -> None:
+        self.ordinal = ordinal
+        self.shrunk: str | None = None
+        self.layout = Layout(bank_bytes=1 << 16, slack_bytes=1 << 14)
+        self.device = FakeDevice(ordinal, bank_bytes=1 << 16, slack=1 << 14)
+        self.control = 4096
+        self.buffer_bytes = buffer_bytes
+        self.poisoned = False
+        self.busy_s = 0.0
+
+    def _bytes(self) -> np.ndarray:
+        if self.poisoned:
+            raise DriverError("cuMemcpyDtoHAsync", 700, "an illegal memory access was encountered")
+        return self.device.memory
+
+    def read(self, offset: int, nbytes: int) -> np.ndarray:
+        return self._bytes()[offset : offset + nbytes].copy()
+
+    def read_rows(self, pieces: list[tuple[int, int, int]], nbytes: int) -> list[np.ndarray]:
+        return [np.stack([self.read(at + k * pitch, nbytes) for k in range(rows)]) for at, pitch, rows in pieces]
+
+    def clear(self, pieces: list[tuple[int, int]]) -> None:
+        for offset, nbytes in pieces:
+            self._bytes()[offset : offset + nbytes] = 0
+
+    def set_tails(self, tails: np.ndarray) -> None:
+        self._bytes()
+        self.device.banks["tail"] = tails
+
+    def write(self, offset: int, data: np.ndarray) -> None:
+        raw = np.ascontiguousarray(data).view(np.uint8).reshape(-1)
+        self._bytes()[offset : offset + len(raw)] = raw
+
+    def enable(self, on: bool) -> None:
+        self._bytes()
+        self.device.banks["mask"] = self.layout.bank_bytes - 1 if on else 0
+
+    def adopt_thread(self) -> None:
+        pass
+
+    def synchronize(self, patience_s: float | None = None) -> bool:
+        self._bytes()
+        if patience_s is not None and self.busy_s > patience_s:
+            time.sleep(patience_s)
+            return False
+        time.sleep(self.busy_s)
+        return True
+
+    def clock(self) -> Clock:
+        return Clock()
+
+    def describe(self) -> dict[str, object]:
+        return {
+            "name": self.device.name,
+            "uuid": "GPU-0",
+            "compute_capability": "9.0",
+            "sm_count": 132,
+            "clock_khz": 1_980_000,
+            "driver": "0",
+            "buffer_bytes": self.layout.total_bytes,
+        }
+
+
+memories: dict[int, Memory] = {}
+
+
+def _device_memory(ordinal: int, buffer_bytes: int) -> Memory:
+    if os.environ.get("FAKE_GPU") == "full":
+        raise DriverError("cuMemAlloc", 2, "out of memory")
+    memories[ordinal] = Memory(ordinal, buffer_bytes)
+    return memories[ordinal]
+
+
+recorder.device_memory = _device_memory
+
+
+class Kernel:
+    """A kernel with ``events`` marks. Its sites are announced as those of a compiled kernel are."""
+
+    def __init__(self, name: str, events: int = 3) -> None:
+        self._kernel = FakeKernel(name)
+        self._sites = [self._kernel.mark(f"{name} {k}") for k in range(events)]
+        self._launched = 0
+        registry.announce(self._kernel.record)
+
+    def launch(self, warps: int = 2) -> None:
+        number = kernel_number(self._kernel.id)
+        before = int(CELL._kernels["launches"][number])
+        CELL._kernels["launches"][number] += 1
+        if before and CELL._kernels["ask"][number]:
+            self._call(wire.CELL_KERNELS_OFFSET + number * wire.CELL_KERNEL_BYTES)
+        if CELL._devices[DEVICE] == 0:
+            self._call(wire.CELL_DEVICES_OFFSET + 8 * DEVICE)
+        if CELL._devices[DEVICE] <= 1:
+            return
+        self._run(memories[DEVICE].device, warps)
+
+    def _call(self, offset: int) -> None:
+        """Host code reaches the callback by its address."""
+        function = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)(int(CELL._callback_slot[0]))
+        address = CELL._address + offset
+        function(address, address)
+
+    def _run(self, device: FakeDevice, warps: int) -> None:
+        begin = 10_000 * self._launched
+        self._launched += 1
+        made = []
+        for number in range(warps):
+            warp = FakeWarp(warp=number, sm=number, start_ns=begin + number)
+            for at, site in enumerate(self._sites):
+                warp.event(site, at=100 * at)
+            made.append(warp.exit(at=WARP_EVENTS_NS))
+        device.launch(self._kernel, made, block=(32 * warps, 1, 1), main_bytes=128)
+
+
+def poison() -> None:
+    """The context dies, as after an illegal memory access."""
+    memories[DEVICE].poisoned = True
+
+
+def busy(seconds: float) -> None:
+    """From now on kernels still run for so long."""
+    memories[DEVICE].busy_s = seconds
+
+
+def saved(launches: int, timeout_s: float = 20.0) -> None:
+    """Waits until the drain has moved all that ``launches`` launches of two warps left in memory."""
+    deadline = time.monotonic() + timeout_s
+    banks = memories[DEVICE].device.banks
+    while time.monotonic() < deadline:
+        if int(banks["tail"].sum()) == int(banks["head"].sum()) > 0:
+            return
+        time.sleep(0.02)
+    raise SystemExit(f"not saved within {timeout_s} s")

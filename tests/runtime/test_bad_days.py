@@ -1,0 +1,224 @@
+"""Bad days of a traced program: real processes under ``warptrace profile``, with a GPU made of numpy.
+
+However the process ends, what was recorded is there, or the number of launches that are not is said.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+import warptrace
+from warptrace.raw import read_capture
+from warptrace.trace import Trace
+
+ROOT = Path(__file__).resolve().parents[2]
+FAKES = ROOT / "tests" / "fakes"
+
+HEAD = """
+import os, signal, sys, threading, time
+import fake_gpu
+steps = fake_gpu.Kernel("steps")
+"""
+EVENTS = 2 * 3
+"""A launch: two warps, three events each."""
+
+
+def environment(**variables: str) -> dict[str, str]:
+    env = {k: v for k, v in os.environ.items() if not k.startswith("WARPTRACE")}
+    rest = [env["PYTHONPATH"]] if env.get("PYTHONPATH") else []
+    env["PYTHONPATH"] = os.pathsep.join([str(ROOT / "src"), str(ROOT / "tests"), str(FAKES), *rest])
+    return env | variables
+
+
+def profile(
+    folder: Path, body: str, *options: str, timeout: float = 60, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """Runs a program, its head above and ``body``, under ``warptrace profile``."""
+    script = folder / "program.py"
+    script.write_text(HEAD + textwrap.dedent(body))
+    own = [sys.executable, "-m", "warptrace", "profile", "-o", "run", *(options or ["--postprocess", "none"]), "--"]
+    command, env = [*own, sys.executable, str(script)], environment(**variables)
+    return subprocess.run(command, capture_output=True, text=True, cwd=folder, env=env, timeout=timeout)
+
+
+def capture_of(folder: Path) -> Path:
+    (path,) = (folder / "run" / "raw").glob("pid_*")
+    return path
+
+
+def problems(trace: Trace) -> list[tuple[str, int]]:
+    return [(p.kind, p.count) for p in trace.problems if p.kind != "clock"]
+
+
+def assert_whole(folder: Path, launches: int) -> None:
+    """The capture is closed and has every event of so many launches."""
+    trace = warptrace.load(folder / "run")
+    assert [x.events for x in trace.launches] == [EVENTS] * launches
+    assert problems(trace) == []
+    path = capture_of(folder)
+    assert read_capture(path).complete
+    assert sorted(p.name for p in path.iterdir()) == ["dev0.wtraw", "kernels.jsonl", "manifest.json"]
+
+
+# ------------------------------------------------------------------------------------------- ends that Python sees
+@pytest.mark.parametrize(
+    ("how", "status"),
+    [("pass", 0), ("raise ValueError('theirs')", 1), ("sys.exit(7)", 7), ("os._exit(9)", 9), ("os._exit(0)", 0)],
+)
+def test_an_end_of_the_programs_own_saves_everything(tmp_path: Path, how: str, status: int) -> None:
+    done = profile(tmp_path, f"for _ in range(3): steps.launch()\n{how}\n")
+    assert done.returncode == status, done.stderr
+    assert_whole(tmp_path, 3)
+    assert "Traceback" not in done.stderr or "ValueError: theirs" in done.stderr
+
+
+def test_exit_in_a_thread_and_while_another_runs(tmp_path: Path) -> None:
+    body = """
+    steps.launch()
+    threading.Thread(target=time.sleep, args=(60,)).start()
+    thread = threading.Thread(target=os._exit, args=(3,))
+    thread.start()
+    thread.join()
+    """
+    begin = time.monotonic()
+    done = profile(tmp_path, body)
+    assert done.returncode == 3, done.stderr
+    assert time.monotonic() - begin < 30
+    assert_whole(tmp_path, 1)
+
+
+def test_exit_does_not_wait_for_a_kernel_that_never_ends(tmp_path: Path) -> None:
+    done = profile(tmp_path, "steps.launch()\nfake_gpu.busy(1000)\nos._exit(4)\n")
+    assert done.returncode == 4, done.stderr
+    trace = warptrace.load(tmp_path / "run")
+    assert [x.events for x in trace.launches] == [EVENTS]
+    assert "device 0: kernels still ran when the recording ended" in done.stderr
+
+
+def test_exit_while_the_recorder_is_at_work_is_only_delayed(tmp_path: Path) -> None:
+    """Another thread holds what saving needs, for ever."""
+    body = """
+    from warptrace.runtime import autostart, endings
+    endings.SAVE_S = 0.5
+    steps.launch()
+    autostart.recorder()._lock.acquire()
+    os._exit(5)
+    """
+    done = profile(tmp_path, body)
+    assert done.returncode == 5, done.stderr
+    trace = warptrace.load(tmp_path / "run")
+    assert problems(trace) == [("unclosed_capture", 1), ("lost_launches", 1)]
+
+
+# -------------------------------------------------------------------------------------------------------- signals
+def test_sigint_saves_everything(tmp_path: Path) -> None:
+    done = profile(tmp_path, "steps.launch()\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(60)\n")
+    assert done.returncode == 130, done.stderr
+    assert "KeyboardInterrupt" in done.stderr
+    assert_whole(tmp_path, 1)
+
+
+SIGTERM = "os.kill(os.getpid(), signal.SIGTERM)"
+
+
+@pytest.mark.parametrize("wait", ["time.sleep(60)", "threading.Thread(target=time.sleep, args=(60,)).start()"])
+def test_sigterm_saves_and_then_ends_as_it_would(tmp_path: Path, wait: str) -> None:
+    done = profile(tmp_path, f"steps.launch()\n{SIGTERM}\n{wait}\n")
+    assert done.returncode == 128 + 15, done.stderr
+    assert_whole(tmp_path, 1)
+
+
+def test_sigterm_while_the_main_thread_waits_in_c(tmp_path: Path) -> None:
+    """No Python handler of the main thread could run."""
+    body = f"""
+    import ctypes
+    steps.launch()
+    threading.Timer(0.3, lambda: {SIGTERM}).start()
+    ctypes.CDLL(None).sleep(60)
+    while True: ctypes.CDLL(None).sleep(60)
+    """
+    begin = time.monotonic()
+    done = profile(tmp_path, body)
+    assert done.returncode == 128 + 15, done.stderr
+    assert time.monotonic() - begin < 30
+    assert_whole(tmp_path, 1)
+
+
+def test_a_sigterm_handler_of_the_program_is_in_charge(tmp_path: Path) -> None:
+    body = f"""
+    def theirs(number, frame):
+        print("theirs")
+        sys.exit(8)
+    assert signal.signal(signal.SIGTERM, theirs) is signal.SIG_DFL
+    steps.launch()
+    {SIGTERM}
+    time.sleep(60)
+    """
+    done = profile(tmp_path, body)
+    assert (done.returncode, done.stdout) == (8, "theirs\n"), done.stderr
+    assert_whole(tmp_path, 1)
+
+
+def test_an_ignored_sigterm_stays_ignored(tmp_path: Path) -> None:
+    script = tmp_path / "program.py"
+    script.write_text(HEAD + f"steps.launch()\n{SIGTERM}\ntime.sleep(0.3)\nprint('alive')\n")
+    ignore = "import os, signal, sys; signal.signal(15, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])"
+    command = [sys.executable, "-m", "warptrace", "profile", "-o", "run", "--", "env", "WARPTRACE=0", sys.executable]
+    words = [*command, "-c", ignore, "/usr/bin/env", "WARPTRACE=1", sys.executable, str(script)]
+    done = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path, env=environment(), timeout=60)
+    assert (done.returncode, done.stdout) == (0, "alive\n"), done.stderr
+    assert_whole(tmp_path, 1)
+
+
+def test_a_program_that_closes_all_descriptors_can_still_be_terminated(tmp_path: Path) -> None:
+    body = f"""
+    from warptrace.runtime import endings
+    steps.launch()
+    endings.LOOK_S = 0.05
+    time.sleep(1.2)
+    os.closerange(3, 256)
+    theirs = [open("theirs", "w") for _ in range(64)]
+    time.sleep(0.5)
+    {SIGTERM}
+    time.sleep(60)
+    """
+    begin = time.monotonic()
+    done = profile(tmp_path, body)
+    assert done.returncode == 128 + 15, done.stderr
+    assert time.monotonic() - begin < 30
+    assert (tmp_path / "theirs").read_text() == ""
+
+
+@pytest.mark.parametrize("number", [9, 11])
+def test_a_death_that_nobody_sees_coming_is_counted(tmp_path: Path, number: int) -> None:
+    """What was saved before stays; of the rest the number of launches is said, exactly."""
+    body = f"""
+    for _ in range(5): steps.launch()
+    fake_gpu.saved(5)
+    other = fake_gpu.Kernel("other")
+    for _ in range(4): steps.launch()
+    for _ in range(2): other.launch()
+    os.kill(os.getpid(), {number})
+    """
+    done = profile(tmp_path, body, "--postprocess", "json")
+    assert done.returncode == 128 + number, done.stderr
+    trace = warptrace.load(tmp_path / "run")
+    saved = [x.kernel for x in trace.launches]
+    assert saved.count("steps") >= 5
+    path = capture_of(tmp_path)
+    assert read_capture(path).manifest["state"] == "running"
+    counted = {"steps": 9 - saved.count("steps"), "other": 2 - saved.count("other")}
+    pid = path.name.removeprefix("pid_")
+    assert sorted(p.text for p in trace.problems if p.kind == "lost_launches") == sorted(
+        f"{n} of {9 if name == 'steps' else 2} launches of {name} by process {pid} were not saved"
+        for name, n in counted.items()
+        if n
+    )
+    assert f"unclosed_capture: process {pid} did not close its capture" in done.stderr

@@ -8,10 +8,12 @@ from functools import cached_property
 
 _ENTRY = re.compile(r"\.entry\s+([\w$]+)\((.*?)\)(.*?)^\}", re.S | re.M)
 _PARAM = re.compile(r"\.param\s+((?:\.align\s+\d+\s+)?\.\w+)\s+[\w$]+(?:\[(\d+)\])?")
-_EVENT = re.compile(r"^\s*\{ \.reg \.u64 a; \.reg \.u32 t,c,g; (.*) \}\s*$", re.M)
+_EVENT = re.compile(r"^\s*\{ \.reg \.u64 a; \.reg \.u32 t,c,g(?P<wide>,h,k)?; (?P<text>.*) \}\s*$", re.M)
 _ADDRESS = re.compile(r"cvt\.u64\.u32 a,(%r\d+|\d+); add\.u64 a,a,%rd\d+;")
 _CODE = re.compile(r"(?:or\.b32 c,(?P<token>%r\d+|-?\d+),|mov\.b32 c,)(?P<code>%r\d+|\d+);")
 _RECORD = re.compile(r"@(%p\d+) st\.global\.v2\.b32 \[a\+(\d+)\],\{t,c\};")
+_WIDE = re.compile(r"@(%p\d+) st\.global\.b32 \[a\+(\d+)\],t;")
+_WIDE_PAYLOAD = re.compile(r"mov\.b(32) h,(%r\d+|-?\d+);|mov\.b(64) \{h,k\},(%rd\d+|-?\d+);")
 _PAYLOAD = re.compile(r"@(%p\d+) st\.global\.(?:v2\.)?b(32|64) \[a\+(\d+)\],\{?(%rd?\d+|-?\d+)(?:,g\})?;")
 _ANCHOR = re.compile(r"@(%p\d+) st\.global\.b32 \[a\+(\d+)\],g;")
 _CONSTANT = re.compile(r"mov\.b(?:32|64)\s+(%rd?\d+), (-?\d+);")
@@ -20,7 +22,7 @@ _CONSTANT = re.compile(r"mov\.b(?:32|64)\s+(%rd?\d+), (-?\d+);")
 @dataclass(frozen=True)
 class StoredEvent:
     """One event store. ``payload``: its constant bits, None where there is no payload or it is not a constant.
-    ``anchored``: the record also holds the global timer."""
+    ``anchored``: the record also holds the global timer. ``wide``: it is stored by several lanes."""
 
     site: int
     cursor: str
@@ -29,6 +31,7 @@ class StoredEvent:
     payload_width: int
     payload: int | None
     anchored: bool
+    wide: bool
 
 
 @dataclass(frozen=True)
@@ -52,22 +55,17 @@ class Entry:
             return next(iter(found)) if len(found) == 1 else None
 
         out = []
-        for text in _EVENT.findall(self.body):
+        for found in _EVENT.finditer(self.body):
+            text, wide = found["text"], found["wide"] is not None
             (cursor,) = _ADDRESS.findall(text)
             (code,) = _CODE.finditer(text)
-            ((store, at),) = _RECORD.findall(text)
-            payloads, anchors = _PAYLOAD.findall(text), _ANCHOR.findall(text)
-            assert text.count(" st.global.") + text.startswith("st.global.") == 1 + len(payloads) + len(anchors)
-            assert all(p[0] == store and int(p[2]) == int(at) + 8 for p in payloads)
-            assert all(p[0] == store and int(p[1]) == int(at) + 12 for p in anchors)
-            anchored = "%globaltimer_lo" in text
-            assert anchored == (bool(anchors) or ",g}" in text)
+            at, bits, value = _wide(text) if wide else _narrow(text)
             site = constant(code["code"])
             assert site is not None, f"the code of an event is not a constant: {text}"
-            bits = int(payloads[0][1]) if payloads else 0
-            payload = constant(payloads[0][3]) if payloads else None
+            payload = constant(value) if value else None
             payload = payload if payload is None else payload & ((1 << bits) - 1)
-            out.append(StoredEvent(site, cursor, int(at), code["token"] is not None, bits, payload, anchored))
+            anchored = "%globaltimer_lo" in text
+            out.append(StoredEvent(site, cursor, at, code["token"] is not None, bits, payload, anchored, wide))
         # %clock is read by events alone (the header takes %clock64): none has escaped the pattern
         assert len(out) == len(re.findall(r"%clock;", self.body))
         return out
@@ -92,6 +90,27 @@ class Entry:
             assert event.cursor == out[-1][0]
             out[-1][1].append(event.site)
         return [group for _, group in out]
+
+
+def _narrow(text: str) -> tuple[int, int, str | None]:
+    """(offset, payload's bits, its operand) of a record that one lane stores."""
+    ((store, at),) = _RECORD.findall(text)
+    payloads, anchors = _PAYLOAD.findall(text), _ANCHOR.findall(text)
+    assert text.count(" st.global.") + text.startswith("st.global.") == 1 + len(payloads) + len(anchors)
+    assert all(p[0] == store and int(p[2]) == int(at) + 8 for p in payloads)
+    assert all(p[0] == store and int(p[1]) == int(at) + 12 for p in anchors)
+    assert ("%globaltimer_lo" in text) == (bool(anchors) or ",g}" in text)
+    return int(at), int(payloads[0][1]) if payloads else 0, payloads[0][3] if payloads else None
+
+
+def _wide(text: str) -> tuple[int, int, str | None]:
+    """The same of a record that lanes 0 to 3 store."""
+    ((_, at),) = _WIDE.findall(text)
+    assert text.count("st.global.") == 1
+    assert ("%globaltimer_lo" in text) == ("selp.b32 c,g,c," in text)
+    for small, operand, large, large_operand in _WIDE_PAYLOAD.findall(text):
+        return int(at), int(small or large), operand or large_operand
+    return int(at), 0, None
 
 
 def entries(ptx: str) -> dict[str, Entry]:

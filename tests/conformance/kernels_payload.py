@@ -263,7 +263,53 @@ def _sum(values: np.ndarray) -> np.ndarray:
     return np.full(32, int(values.sum()) & 0xFFFFFFFF, np.uint32).view(np.int32)
 
 
+# -------------------------------------------------------------------------------------- the same in all lanes, or not
+@cute.kernel
+def by_lane(out: cute.Tensor, n: cutlass.Int32):
+    tidx, _, _ = cute.arch.thread_idx()
+    for i in cutlass.range(n, unroll=1):
+        iket.mark("round", i)
+        iket.mark("wide round", cutlass.Int64(i) * (1 << 33) - 5)
+        iket.range_push("lane", tidx)
+        iket.mark("wide lane", cutlass.Int64(tidx) * (1 << 33) + i)
+        iket.range_pop()
+        token = iket.range_start("token", i)
+        iket.range_end(token, tidx)
+    for _ in cutlass.range(n, unroll=1):
+        iket.mark("plain")
+    iket.mark("lane alone", tidx)
+    out[tidx] = tidx
+    iket.mark("round alone", n)
+
+
+@cute.jit
+def by_lane_host(out: cute.Tensor, n: cutlass.Int32):
+    by_lane(out, n).launch(grid=[1, 1, 1], block=[96, 1, 1])
+
+
+def by_lane_expect(w: Warp, out: np.ndarray, n: int) -> None:
+    first = 32 * w.warp
+    for i in range(n):
+        w.mark("round", i32(i))
+        w.mark("wide round", i64(i * (1 << 33) - 5))
+        w.push("lane", i32(first))
+        w.mark("wide lane", i64(first * (1 << 33) + i))
+        w.pop()
+        w.end(w.start("token", i32(i)), i32(first))
+    for _ in range(n):
+        w.mark("plain")
+    w.mark("lane alone", i32(first))
+    w.mark("round alone", i32(n))
+
+
 CASES = [
+    Case(
+        "payload_by_lane",
+        by_lane_host,
+        [zeros(96), Scalar(3)],
+        [Launch(by_lane_expect, ONE, (96, 1, 1))],
+        lambda out, n: {0: np.arange(96, dtype=np.int32)},
+    ),
     Case(
         "payload_integers",
         integers_host,

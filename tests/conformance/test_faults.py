@@ -33,8 +33,8 @@ class Fault:
     cases: tuple[str, ...]
 
 
-def text_fault(name: str, function: str, old: str, new: str, *cases: str) -> Fault:
-    """Replaces a piece of the text of one of ``ptx``'s operations."""
+def text_fault(name: str, function: str, old: str, new: str, *cases: str, wide: bool = False) -> Fault:
+    """Replaces a piece of the text of one of ``ptx``'s operations; ``wide``: one that only wide kernels have."""
 
     def plant(patch: pytest.MonkeyPatch) -> None:
         original = getattr(ptx, function)
@@ -43,8 +43,10 @@ def text_fault(name: str, function: str, old: str, new: str, *cases: str) -> Fau
             asm = original(*args, **kwargs)
             return replace(asm, text=asm.text.replace(old, new))
 
-        facts = ptx.KernelFacts(1, 16, True, 16, True)
-        sample = {"event": ((1, 16, "i64"), {"end": True}), "leader": ((), {}), "broadcast": ((), {})}
+        facts = ptx.KernelFacts(1, 16, not wide, 16, True, wide)
+        event = (1, 16, "i64"), {"end": True}
+        nothing: tuple[Any, Any] = (), {}
+        sample = {"event": event, "wide_event": event, "leader": nothing, "broadcast": nothing, "record_lanes": nothing}
         args, kwargs = sample.get(function, ((facts,), {}))
         assert old in original(*args, **kwargs).text, f"the fault '{name}' no longer applies"
         patch.setattr(ptx, function, faulty)
@@ -121,6 +123,11 @@ def _all_together(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(uniform.Uniformity, "block", lambda self, block: True)
 
 
+def _all_same(patch: pytest.MonkeyPatch) -> None:
+    """The analysis takes every value for one that all lanes have."""
+    patch.setattr(uniform.Uniformity, "value", lambda self, value: True)
+
+
 def _no_slack(patch: pytest.MonkeyPatch) -> None:
     """No room is kept for the later events of a group."""
     facts, record = ptx.KernelFacts, lower.KernelRecord
@@ -132,8 +139,8 @@ def _sites_shifted(patch: pytest.MonkeyPatch) -> None:
     """Records carry the number of the next site."""
     event = lower._Lowering._event
 
-    def faulty(self: Any, e: Any, *rest: Any) -> None:
-        event(self, replace(e, site=e.site + 1), *rest)
+    def faulty(self: Any, e: Any, *rest: Any, **more: Any) -> None:
+        event(self, replace(e, site=e.site + 1), *rest, **more)
 
     patch.setattr(lower._Lowering, "_event", faulty)
 
@@ -155,7 +162,7 @@ FAULTS = [
         "mov.b32 <all>,<value>",
         "token_ended_by_subset",
     ),
-    text_fault("the link is left out", "event", "or.b32 c,<token>,<code>", "mov.b32 c,<code>", "tokens_in_flight_2"),
+    text_fault("the link is left out", "event", "or.b32 c,<token>,<code>", "mov.b32 c,<code>", "token_ended_by_subset"),
     Fault("sentinel test dropped", _no_sentinel_test, ("token_unguarded_1", "token_merged_2")),
     Fault("ENDs with a sentinel in some lanes are not guarded", _no_guards, ("token_started_by_subset",)),
     text_fault(
@@ -182,7 +189,8 @@ FAULTS = [
         "@q mov.u32 n,s",
         "odd_even",
     ),
-    text_fault("the clock is a constant", "event", "mov.u32 t,%clock", "mov.u32 t,7", "odd_even", "only_event"),
+    text_fault("the clock is a constant", "event", "mov.u32 t,%clock", "mov.u32 t,7", "odd_even"),
+    text_fault("the wide clock is a constant", "wide_event", "mov.u32 t,%clock", "mov.u32 t,7", "payload_by_lane"),
     text_fault("the payload beside its slot", "event", "[a+24],<payload>", "[a+28],<payload>", "payload_f64"),
     text_fault(
         "64-bit payloads cut",
@@ -191,7 +199,62 @@ FAULTS = [
         "cvt.u32.u64 t,<payload>; @<store> st.global.b32 [a+24],t",
         "payload_f64",
     ),
-    text_fault("grouped events share a slot", "event", "[a+16],{t,c}", "[a],{t,c}", "every_call"),
+    text_fault("grouped events share a slot", "event", "[a+16],{t,c}", "[a],{t,c}", "odd_even"),
+    text_fault(
+        "clock and code swapped",
+        "wide_event",
+        "selp.b32 t,t,c,<isclock>",
+        "selp.b32 t,c,t,<isclock>",
+        "payload_by_lane",
+    ),
+    text_fault(
+        "payload halves swapped", "wide_event", "selp.b32 h,k,h,<last>", "selp.b32 h,h,k,<last>", "payload_by_lane",
+    ),
+    text_fault(
+        "the payload in the code's place", "wide_event", "selp.b32 c,c,h,<iscode>", "mov.b32 c,h", "payload_by_lane",
+    ),
+    text_fault("wide records share a slot", "wide_event", "[a+16],t", "[a],t", "every_call"),
+    text_fault(
+        "the link is left out of wide records",
+        "wide_event",
+        "or.b32 c,<token>,<code>",
+        "mov.b32 c,<code>",
+        "tokens_in_flight_2",
+    ),
+    text_fault(
+        "only the clock is stored", "record_lanes", "setp.lt.u32 <two>,l,2", "setp.lt.u32 <two>,l,1", "every_call",
+    ),
+    text_fault(
+        "64-bit payloads cut in wide records",
+        "record_lanes",
+        "setp.lt.u32 <four>,l,4",
+        "setp.lt.u32 <four>,l,3",
+        "payload_by_lane",
+    ),
+    text_fault(
+        "small payloads in both halves",
+        "record_lanes",
+        "setp.lt.u32 <three>,l,3",
+        "setp.lt.u32 <three>,l,4",
+        "payload_by_lane",
+    ),
+    text_fault(
+        "all lanes at lane 0's slot",
+        "open_region",
+        "shl.b32 s,s,2; selp.b32 s,0,s,q",
+        "mov.u32 s,0",
+        "every_call",
+        wide=True,
+    ),
+    text_fault(
+        "lanes without a region store",
+        "open_region",
+        "selp.b32 <limit>,0,t,e",
+        "mov.u32 <limit>,64",
+        "no_room_at_all",
+        wide=True,
+    ),
+    Fault("payloads count as the same in all lanes", _all_same, ("payload_by_lane",)),
     Fault("sites shifted by one", _sites_shifted, ("every_call",)),
     Fault("every block counts as whole warps", _all_together, ("odd_even", "first_active_lane", "shape_7x9x1")),
     Fault("no slack behind a group", _no_slack, ("room_10_for_17_grouped",)),

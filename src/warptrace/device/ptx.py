@@ -35,13 +35,15 @@ class Asm:
 class KernelFacts:
     """What the text depends on. ``stride``: bytes a slot (8 or 16). ``lanes``: some event may be led by a lane other
     than 0. ``slack``: bytes behind the limit, where the events of a full warp go: room for the largest group.
-    ``clusters``: the target has cluster registers (sm_90 and newer)."""
+    ``clusters``: the target has cluster registers (sm_90 and newer). ``wide``: lanes 0 to 3 store a record together, a
+    word each (:func:`wide_event`); only where no other lane leads and every warp is whole."""
 
     kernel_id: int
     stride: int
     lanes: bool
     slack: int
     clusters: bool
+    wide: bool = False
 
 
 def _lane_trim(facts: KernelFacts) -> int:
@@ -129,11 +131,21 @@ def entry(facts: KernelFacts) -> Asm:
     return Asm(text, outs, (("control", "i64"), ("region", "i64")))
 
 
+def _spread() -> str:
+    """PTX that gives every lane of a whole warp lane 0's cursor and limit; uses u32 n, s, t, pred e, q."""
+    return (
+        "shfl.sync.idx.b32 n,<off>,0,31,-1; shfl.sync.idx.b32 t,<limit>,0,31,-1; setp.le.u32 q,t,1; "
+        "mov.u32 s,%laneid; setp.ne.and.u32 e,s,0,q; shl.b32 s,s,2; selp.b32 s,0,s,q; "
+        "add.u32 <off>,n,s; add.u32 t,t,s; selp.b32 <limit>,0,t,e; "
+    )
+
+
 def open_region(facts: KernelFacts) -> Asm:
     """Uses the claim: header, cursor (<off>) and limit (<limit>), for every lane that may lead.
 
     Cursor and limit where nothing can be stored: (8, 1) in a warp that found no room, (8, 0) where recording is off:
-    the count of events is kept all the same, and ``close`` tells the two apart by the limit.
+    the count of events is kept all the same, and ``close`` tells the two apart by the limit. In a wide kernel every
+    lane has lane 0's, 4 bytes further a lane; where nothing can be stored the limit of the others is 0.
     """
     cluster = (
         "mov.u32 s,%cluster_nctaid.y; shl.b32 s,s,8; mov.u32 t,%cluster_nctaid.x; or.b32 s,s,t; "
@@ -187,7 +199,9 @@ def open_region(facts: KernelFacts) -> Asm:
             if facts.lanes
             else ""
         )
-        + f"sub.u32 t,t,{facts.slack}; sub.u32 t,t,trim; selp.b32 <off>,n,8,r; selp.b32 <limit>,t,b,r; }}"
+        + f"sub.u32 t,t,{facts.slack}; sub.u32 t,t,trim; selp.b32 <off>,n,8,r; selp.b32 <limit>,t,b,r; "
+        + (_spread() if facts.wide else "")
+        + "}"
     )
     ins = (
         ("control", "i64"), ("region", "i64"), ("kernel", "i64"), ("clock", "i64"), ("timer", "i64"),
@@ -249,6 +263,55 @@ def event(index: int, stride: int, payload: str | None, *, end: bool, anchor: bo
     if payload:
         ins += (("payload", payload),)
     return Asm("{ .reg .u64 a; .reg .u32 t,c,g; " + body + "}", (), ins)
+
+
+def record_lanes() -> Asm:
+    """What this lane stores of a wide record: <clock>, <code> or <last> (lane 0, 1, 3), and whether it belongs to the
+    first two, three or four lanes (<two>, <three>, <four>)."""
+    outs = ("clock", "code", "last", "two", "three", "four")
+    tests = "".join(
+        f"setp.{test}.u32 <{name}>,l,{lane}; "
+        for name, test, lane in zip(outs, ("eq", "eq", "eq", "lt", "lt", "lt"), (0, 1, 3, 2, 3, 4), strict=True)
+    )
+    return Asm("{ .reg .u32 l; mov.u32 l,%laneid; " + tests + "}", tuple((name, "i1") for name in outs), ())
+
+
+def wide_event(
+    index: int, stride: int, payload: str | None, *, end: bool, anchor: bool = False, grouped: bool = False
+) -> Asm:
+    """Stores the record of :func:`event` with one 32-bit store: lane 0 the clock, lane 1 the code, lane 2 the payload
+    (its low half), lane 3 its high half or %globaltimer. <slot> is 4 bytes further in each lane, <store> holds in the
+    lanes that have a word; the payload is the same in all of them.
+
+    A 64-bit store of one lane takes the store path twice: with 16 warps an SM a push and a pop went from 98 to 62
+    cycles, a mark with a payload from 83 to 51 (docs/design.md). The order of the text was measured too: without a
+    payload the clock goes right into the word to store; with one, the address first where events are ``grouped``.
+    """
+    address = "cvt.u64.u32 a,<slot>; add.u64 a,a,<control>; "
+    clock = "mov.u32 t,%clock; " + ("mov.u32 g,%globaltimer_lo; " if anchor else "")
+    halves = "mov.b64 {h,k},<payload>; selp.b32 h,k,h,<last>; "
+    rest = {"i32": "mov.b32 h,<payload>; ", "i64": halves, None: ""}[payload]
+    rest += "or.b32 c,<token>,<code>; " if end else "mov.b32 c,<code>; "
+    if payload:
+        rest += "selp.b32 c,c,h,<iscode>; "
+    timer = "selp.b32 c,g,c,<last>; " if anchor else ""
+    choose = timer + "selp.b32 t,t,c,<isclock>; "
+    if anchor or (payload and not grouped):
+        body = clock + address + rest + choose
+    elif payload:
+        body = address + rest + clock + choose
+    else:
+        body = rest + "mov.b32 t,c; @<isclock> mov.u32 t,%clock; " + address
+    ins: tuple[Operand, ...] = (("slot", "i32"), ("control", "i64"), ("store", "i1"), ("code", "i32"))
+    ins += (("isclock", "i1"),)
+    if end:
+        ins += (("token", "i32"),)
+    if payload:
+        ins += (("payload", payload), ("iscode", "i1"))
+    if anchor or payload == "i64":
+        ins += (("last", "i1"),)
+    store = f"@<store> st.global.b32 [a+{index * stride}],t; "
+    return Asm("{ .reg .u64 a; .reg .u32 t,c,g,h,k; " + body + store + "}", (), ins)
 
 
 def _most_lane_advance() -> str:

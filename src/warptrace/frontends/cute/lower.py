@@ -182,9 +182,10 @@ def _lower_kernel(kernel: Any, events: list[Event], arch: str) -> KernelRecord:
         lanes=lanes,
         slack=max(len(g.events) for g in groups) * stride,
         clusters=_has_clusters(arch),
+        wide=not lanes and uniform.whole_warps(),
     )
     most = _most_events(kernel, events)
-    _Lowering(kernel, facts, groups).run()
+    _Lowering(kernel, facts, groups, uniform).run()
     return KernelRecord(facts.kernel_id, symbol(kernel), symbol(kernel), arch, stride, facts.slack, lanes, most, sites)
 
 
@@ -296,10 +297,13 @@ def _guarded(end: Event) -> bool:
 class _Lowering:
     """Replaces the placeholders of one kernel."""
 
-    def __init__(self, kernel: Any, facts: ptx.KernelFacts, groups: list[Group]) -> None:
+    def __init__(
+        self, kernel: Any, facts: ptx.KernelFacts, groups: list[Group], uniform: Uniformity
+    ) -> None:
         self._kernel = kernel
         self._facts = facts
         self._groups = groups
+        self._uniform = uniform
         self._entry = kernel.regions[0].blocks[0]
         self._broadcast = facts.lanes and any(
             e.kind == EventKind.END for g in groups if not g.together for e in g.events
@@ -346,6 +350,8 @@ class _Lowering:
             self._advance(opened["off"])
             if self._facts.lanes and any(g.together for g in self._groups):
                 self._lane_zero = emit(ptx.lane_zero(), {}, side_effects=False)["lead"]
+            if self._facts.wide:
+                self._record_lanes = emit(ptx.record_lanes(), {}, side_effects=False)
 
     def _close(self, terminator: Any) -> None:
         with ir.InsertionPoint(terminator), ir.Location.unknown():
@@ -368,7 +374,7 @@ class _Lowering:
                 store = arith.andi(store, real)
                 moves = real if lead is None else arith.andi(lead, real)
         for index, event in enumerate(group.events):
-            self._event(event, index, off, slot, store)
+            self._event(event, index, off, slot, store, grouped=len(group.events) > 1)
         with ir.InsertionPoint(last.op), last.op.location:
             step = constant(len(group.events) * stride, "i32")
             if moves is not None:
@@ -388,7 +394,7 @@ class _Lowering:
         llvm.store(off, self._cursor, alignment=4)
         llvm.store(arith.minui(off, self._limit), self._slot, alignment=4)
 
-    def _event(self, event: Event, index: int, off: Any, slot: Any, store: Any) -> None:
+    def _event(self, event: Event, index: int, off: Any, slot: Any, store: Any, *, grouped: bool) -> None:
         with ir.InsertionPoint(event.op), event.op.location:
             bits = event.payload_bits
             width = None if bits is None else f"i{bits.type.width}"
@@ -398,9 +404,25 @@ class _Lowering:
                 operands["payload"] = bits
             if end:
                 operands["token"] = event.token
-            emit(ptx.event(index, self._facts.stride, width, end=end, anchor=event.anchor), operands)
+            stride, anchor = self._facts.stride, event.anchor
+            if not self._facts.wide:
+                emit(ptx.event(index, stride, width, end=end, anchor=anchor), operands)
+            elif bits is not None and not self._uniform.value(bits):  # lane 0's counts: the others have their own
+                operands["store"] = arith.andi(store, self._record_lanes["clock"])
+                emit(ptx.event(index, stride, width, end=end, anchor=anchor), operands)
+            else:
+                self._wide_event(event, index, width, operands, grouped)
             if event.kind == EventKind.START:
                 plain_value(event.op.results[0]).replace_all_uses_with(self._token(off, index))
+
+    def _wide_event(self, event: Event, index: int, width: str | None, operands: dict[str, Any], grouped: bool) -> None:
+        end, anchor = event.kind == EventKind.END, event.anchor
+        lanes = self._record_lanes
+        count = "four" if anchor or width == "i64" else "two" if width is None else "three"
+        named = {"isclock": lanes["clock"], "iscode": lanes["code"], "last": lanes["last"]}
+        store = arith.andi(operands["store"], lanes[count])
+        text = ptx.wide_event(index, self._facts.stride, width, end=end, anchor=anchor, grouped=grouped)
+        emit(text, {**operands, **named, "store": store})
 
     def _token(self, off: Any, index: int) -> Any:
         slot = off if index == 0 else arith.addi(off, constant(index * self._facts.stride, "i32"))

@@ -8,6 +8,7 @@ lanes that read at different times may see different values.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from cutlass._mlir import ir
@@ -44,7 +45,7 @@ class Uniformity:
     """Answers for one kernel operation; answers are kept."""
 
     def __init__(self, kernel: Any) -> None:
-        self._block_x = _exact_block_x(kernel)
+        self._block = _exact_block(kernel)
         self._values: dict[Any, bool] = {}
 
     def block(self, block: Any) -> bool:
@@ -61,6 +62,10 @@ class Uniformity:
         else:
             return False
         return all(self.value(c) for c in controls) and self.block(op.block)
+
+    def whole_warps(self) -> bool:
+        """Whether every warp is known to have all its lanes."""
+        return self._block is not None and math.prod(self._block) % WARP == 0
 
     def value(self, value: Any) -> bool:
         """Whether ``value`` is the same in all lanes of a warp."""
@@ -129,7 +134,7 @@ class Uniformity:
 
     def _rows_of_warps(self) -> bool:
         """Whether no warp spans two rows of the block."""
-        return self._block_x is not None and self._block_x % WARP == 0
+        return self._block is not None and self._block[0] % WARP == 0
 
 
 def _terms(value: Any) -> list[str] | None:
@@ -166,10 +171,11 @@ def _constant(value: Any) -> int | None:
     return integer(op.attributes["value"]) if op.name == "arith.constant" else None
 
 
-def _exact_block_x(kernel: Any) -> int | None:
+def _exact_block(kernel: Any) -> tuple[int, ...] | None:
+    """Threads of a block in each dimension, where the kernel can only be launched with one shape."""
     if "nvvm.reqntid" not in kernel.attributes:
         return None
-    return int(ir.DenseI32ArrayAttr(kernel.attributes["nvvm.reqntid"])[0])
+    return tuple(int(n) for n in ir.DenseI32ArrayAttr(kernel.attributes["nvvm.reqntid"]))
 
 
 def _terminator(block: Any) -> Any:

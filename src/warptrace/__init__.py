@@ -1,22 +1,24 @@
 """warptrace: named markers and ranges inside GPU kernels, recorded per warp while they run.
 
 ``import warptrace`` imports nothing heavy: no numpy, no GPU library, no DSL. :func:`load` reads a run directory that
-``warptrace profile`` made. The event API for CuTe DSL kernels is :mod:`warptrace.cute`.
+``warptrace profile`` made; :func:`capture`, :func:`start` and :func:`stop` record from inside a program. The event
+API for CuTe DSL kernels is :mod:`warptrace.cute`.
 """
 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .errors import CaptureError, UsageError, WarptraceError
 
 if TYPE_CHECKING:
+    from .session import Session
     from .trace import Trace
 
 __version__ = "0.1.0"
 
-__all__ = ["CaptureError", "UsageError", "WarptraceError", "__version__", "load"]
+__all__ = ["CaptureError", "UsageError", "WarptraceError", "__version__", "capture", "load", "start", "stop"]
 
 
 def load(run_dir: str | os.PathLike[str]) -> Trace:
@@ -33,3 +35,34 @@ def load(run_dir: str | os.PathLike[str]) -> Trace:
     if not captures:
         raise CaptureError(f"{os.fspath(run_dir)} holds no capture: its run started no Python with the tracer")
     return decode([read_capture(path) for path in captures])
+
+
+def capture(output: str | os.PathLike[str] | None = None, *, clobber: bool = False, **options: Any) -> Session:
+    """Records the launches made inside a block, and compiles with events what is compiled there::
+
+        with warptrace.capture() as c:
+            kernel(a, b)
+        print(len(c.trace.launches))
+
+    ``output``: a run directory to write too, which must not exist (``clobber``: an earlier result is replaced, if the
+    block succeeds and something was recorded). ``options`` are those of ``warptrace profile``: ``buffer_size``,
+    ``max_events_per_warp`` and others (docs/python.md). At its end the block waits for the device. Raises
+    :class:`UsageError` for options that are unknown or cannot be used, and where a session is open already.
+    """
+    from .session import Session
+
+    return Session(output, clobber=clobber, options=options)
+
+
+def start(output: str | os.PathLike[str] | None = None, *, clobber: bool = False, **options: Any) -> Session:
+    """Begins what :func:`capture` does, until :func:`stop`."""
+    from . import session
+
+    return session.start(output, clobber=clobber, options=options)
+
+
+def stop() -> Session:
+    """Ends what :func:`start` began and returns it: ``stop().trace``. Raises :class:`UsageError` where nothing did."""
+    from . import session
+
+    return session.stop()

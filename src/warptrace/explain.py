@@ -16,13 +16,15 @@ ARMED_FILE = "armed"
 @dataclass(frozen=True)
 class Seen:
     """What the tracer saw in all processes. ``with_events`` and ``without_events``: names of compiled kernels;
-    ``launches``: of kernels with events; ``unfinished``: pids whose capture was not closed; ``problems``: what the
+    ``launches``: of kernels with events; ``windows``: in which recording was on, None where it was on all the time in
+    some process; ``unfinished``: pids whose capture was not closed; ``problems``: what the
     tracer noted itself."""
 
     processes: int
     with_events: tuple[str, ...]
     without_events: tuple[str, ...]
     launches: int
+    windows: int | None
     unfinished: tuple[int, ...]
     problems: tuple[str, ...]
 
@@ -37,6 +39,33 @@ def why_nothing_recorded(captures: Iterable[Path], armed: int) -> list[str]:
         pids = ", ".join(map(str, seen.unfinished))
         lines.append(f"pid {pids} ended without closing its capture (killed, crashed, or left through os._exit)")
     return lines
+
+
+def why_session_is_empty(capture: Path, *, dsl: bool) -> str:
+    """Why a session of this process (:mod:`warptrace.session`) recorded nothing, with the mend. ``dsl``: it is
+    installed."""
+    seen = look([capture])
+    return "; ".join([_session_reason(seen, dsl), *(f"the tracer noted: {text}" for text in seen.problems)])
+
+
+def _session_reason(seen: Seen, dsl: bool) -> str:
+    kernels = _count(len(seen.with_events), "kernel", "kernels")
+    if seen.launches:
+        times = _count(seen.launches, "time", "times")
+        return f"{kernels} with events {_names(seen.with_events)} launched {times}, but no data came back"
+    if seen.with_events:
+        return f"{kernels} with events {_names(seen.with_events)} compiled so far, but none was launched in it"
+    if seen.without_events:
+        return (
+            f"this process compiled only kernels without events {_names(seen.without_events)}: compile them inside the"
+            " session, or with WARPTRACE=1 set, with calls of warptrace.cute in the @cute.kernel code"
+        )
+    if not dsl:
+        return "the CuTe DSL (cutlass) is not installed: pip install 'warptrace[cute]'"
+    return (
+        "no kernel was compiled that the tracer saw: import warptrace.cute, and compile kernels inside the session (one"
+        " that comes compiled, from a cache or an exported object, has no events)"
+    )
 
 
 def armed_processes(raw: Path) -> int:
@@ -55,6 +84,7 @@ def look(captures: Iterable[Path]) -> Seen:
     with_events: dict[str, None] = {}
     without_events: dict[str, None] = {}
     problems: dict[str, None] = {}
+    windows: int | None = 0
     unfinished = []
     for path in captures:
         processes += 1
@@ -67,12 +97,14 @@ def look(captures: Iterable[Path]) -> Seen:
         with_events.update(dict.fromkeys(k.name for k in capture.kernels.values()))
         without_events.update(dict.fromkeys(map(str, manifest.get("uninstrumented", []))))
         launches += sum(map(int, manifest.get("launches", {}).values()))
+        opened = manifest.get("windows")
+        windows = None if windows is None or opened is None else windows + len(opened)
         problems.update(dict.fromkeys(map(str, manifest.get("problems", []))))
         problems.update(dict.fromkeys(p.text for p in capture.problems))
         if manifest.get("state") != "complete":
             unfinished.append(int(manifest["pid"]))
     return Seen(
-        processes, tuple(with_events), tuple(without_events), launches, tuple(unfinished), tuple(problems)
+        processes, tuple(with_events), tuple(without_events), launches, windows, tuple(unfinished), tuple(problems)
     )
 
 
@@ -86,12 +118,19 @@ def _reason(seen: Seen, armed: int) -> str:
             " without -I, -E or -S and with PYTHONPATH passed on"
         )
     where = f"in {_count(seen.processes, 'Python process', 'Python processes')}"
+    if seen.windows == 0:
+        return (
+            f"recording began off (--window), and no window was opened {where}: call warptrace.start() and stop(), or"
+            " use `with warptrace.capture():`, around the launches"
+        )
     kernels = _count(len(seen.with_events), "kernel", "kernels")
     if seen.launches:
         launched = f"{kernels} with events {_names(seen.with_events)} launched {_count(seen.launches, 'time', 'times')}"
         return f"{launched} {where}, but no data came back; run again with --log-level debug"
     if seen.with_events:
-        return f"{kernels} with events {_names(seen.with_events)} compiled {where}, but no launch was seen; launch them"
+        when = f" in {_count(seen.windows, 'window', 'windows')} of recording" if seen.windows else ""
+        known = f"{kernels} with events {_names(seen.with_events)} compiled {where}"
+        return f"{known}, but no launch was seen{when}; launch them"
     if seen.without_events:
         return (
             f"only kernels without events compiled {where} {_names(seen.without_events)}; put calls of warptrace.cute"

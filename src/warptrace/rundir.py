@@ -154,8 +154,10 @@ class RunDirectory:
         shutil.rmtree(self.partial, ignore_errors=True)
 
     def _sibling(self, word: str, *, hidden: bool = False) -> Path:
-        stamp = time.strftime("%Y%m%d-%H%M%S")
-        return self.final.with_name(f"{'.' if hidden else ''}{self.final.name}.{word}-{stamp}-{os.getpid()}")
+        """A name that nothing has: a process may want several in one second."""
+        stem = f"{'.' if hidden else ''}{self.final.name}.{word}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
+        names = (stem if number == 1 else f"{stem}-{number}" for number in itertools.count(1))
+        return next(path for path in map(self.final.with_name, names) if not os.path.lexists(path))
 
     def _move(self, target: Path) -> Path:
         try:

@@ -9,7 +9,7 @@ import importlib.util
 import os
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -73,8 +73,7 @@ def open_window() -> None:
     with _lock:
         _window = True
     start()
-    if _recorder is not None:
-        _recorder.resume()
+    _switch(lambda recorder: recorder.resume())
 
 
 def close_window() -> None:
@@ -82,8 +81,16 @@ def close_window() -> None:
     global _window
     with _lock:
         _window = False
+    _switch(lambda recorder: recorder.pause())
+
+
+def _switch(action: Callable[[Recorder], None]) -> None:
+    """Does it to a recording that began off. A fault is reported and the program goes on."""
     if _recorder is not None and _recorder.options.window:
-        _recorder.pause()
+        try:
+            action(_recorder)
+        except Exception as e:
+            log("error", f"recording cannot be switched: {e}")
 
 
 @cache

@@ -84,7 +84,7 @@ class HostCell:
             del os.environ[wire.CELL_ENV]
 
     def leave_file(self) -> None:
-        """The cell is this process's own again; its file stays as it is then. In a forked child that is the parent's."""
+        """The cell is this process's own again; its file stays as it is. In a forked child that is the parent's."""
         self._memory.out_of_file()
 
     def set_default_size(self, size: RegionSize) -> None:

@@ -61,7 +61,7 @@ class Session:
         self._given = dict(options)
         self._pid = 0
         self._block = False
-        self._ending = self._ended = False
+        self._guarded = self._ending = self._ended = False
         self._recording: _Recording | None = None
         RuntimeOptions.from_keywords("", self._given)  # its faults come before anything is made
 
@@ -119,7 +119,8 @@ class Session:
                 self._join_whole()
             else:
                 self._recording = _Recording(self._output, self._clobber, self._given, self.began)
-                if self._output is not None:
+                self._guarded = self._output is not None
+                if self._guarded:
                     endings.guard(lambda: _end_open(PATIENCE_S))
         except BaseException:
             _close(self)
@@ -146,7 +147,8 @@ class Session:
                 self.reason = self._recording.reason
         finally:
             self._ended = True
-            endings.unguard()
+            if self._guarded:
+                endings.unguard()
             _close(self)
 
     def _abandon(self) -> None:

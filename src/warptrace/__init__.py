@@ -11,6 +11,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from .errors import CaptureError, UsageError, WarptraceError
+from .flows import Flow, flow
 
 if TYPE_CHECKING:
     from .session import Session
@@ -18,7 +19,18 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-__all__ = ["CaptureError", "UsageError", "WarptraceError", "__version__", "capture", "load", "start", "stop"]
+__all__ = [
+    "CaptureError",
+    "Flow",
+    "UsageError",
+    "WarptraceError",
+    "__version__",
+    "capture",
+    "flow",
+    "load",
+    "start",
+    "stop",
+]
 
 
 def load(run_dir: str | os.PathLike[str]) -> Trace:

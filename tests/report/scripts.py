@@ -6,7 +6,7 @@ from typing import Any
 
 from traces import TraceScript
 
-from warptrace.trace import Trace
+from warptrace.trace import Process, Trace
 from warptrace.wire import PayloadType
 
 K_TILES = 4
@@ -35,7 +35,7 @@ def pipeline(
     """
     script = TraceScript(emulated=facts.pop("emulated", False))
     if sm_count is not None:
-        script.processes.append(_process(sm_count))
+        script.processes.append(device(sm_count))
     for number in range(launches):
         launch = script.launch(grid=(ctas, 1, 1), block=(96, 1, 1), warps_expected=3 * ctas, **facts)
         for cta in range(ctas):
@@ -47,9 +47,8 @@ def pipeline(
     return script.build()
 
 
-def _process(sm_count: int) -> Any:
-    from warptrace.trace import Process
-
+def device(sm_count: int) -> Process:
+    """A process on one device with that many SMs."""
     return Process(4242, {"pid": 4242, "devices": [{"ordinal": 0, "name": "NVIDIA H200", "sm_count": sm_count}]})
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fixture_kit
 import naive
 import pytest
-from scripts import pipeline
+from scripts import device, pipeline
 from traces import TraceScript
 
 from warptrace.errors import UsageError
@@ -42,9 +42,9 @@ def test_a_pipeline_in_numbers() -> None:
     mma, load = stats.roles
     assert (mma.warps, mma.warps_in_cta, mma.life, mma.life_p50, mma.life_max) == (2, (1, 2), 3080, 1540, 1540)
     assert (mma.covered, mma.waiting, mma.work, mma.gap) == (3040, 2 * 1160, 3040 - 2320, 40)
-    assert mma.loop == Loop("mma_tile", 2, 2 * 1480, 2 * 1160, 2 * 800, ("full_wait",))
+    assert mma.loop == Loop("mma_tile", 2, 2 * 1480, 2 * 1160, 8, 2 * 800, 2, ("full_wait",))
     assert (mma.loop.share, mma.loop.steady_share) == (1160 / 1480, 360 / 680)
-    assert load.loop == Loop("load_tile", 1, 120, 80, 20, ("empty_wait",))
+    assert load.loop == Loop("load_tile", 1, 120, 80, 4, 20, 1, ("empty_wait",))
     wait = named(mma, "full_wait")
     assert (wait.wait, wait.token, wait.count, wait.total, wait.total_ns) == (True, False, 8, 2320, 1160)
     assert (wait.min, wait.p50, wait.p95, wait.p99, wait.max, wait.mean) == (120, 120, 800, 800, 800, 290.0)
@@ -99,7 +99,7 @@ def test_a_role_with_lost_events_and_an_open_warp() -> None:
 def test_placement() -> None:
     """SM 0 runs CTAs 0, 1 at once and then 2; SM 1 runs CTA 3, from 50 to 300. The device has 4 SMs."""
     script = TraceScript()
-    script.processes.append(_device(4))
+    script.processes.append(device(4))
     launch = script.launch(grid=(4, 1, 1), warps_expected=4)
     for cta, (sm, start, end) in enumerate([(0, 0, 400), (0, 20, 500), (0, 500, 1000), (1, 50, 300)]):
         script.warp(launch, start, end, cta=(cta, 0, 0), sm=sm)
@@ -115,12 +115,6 @@ def test_placement() -> None:
     assert place.mean_resident_warps == (400 + 480 + 500 + 250) / 2000
     assert (place.start_skew.max_ns, place.end_skew.max_ns, place.tail_ns) == (50, 700, 700)
     assert place.tail_share == 700 / 2000
-
-
-def _device(count: int) -> object:
-    from scripts import _process
-
-    return _process(count)
 
 
 def test_which_launches_are_looked_into() -> None:
@@ -213,8 +207,8 @@ def test_figures_read_off_the_gemm_by_hand(gemm: Trace) -> None:
     mma, load, _ = stats.roles
     assert (stats.launch.number, stats.launch.duration_ns) == (2, 8181)
     assert (mma.loop, load.loop) == (
-        Loop("mma_tile", 64, 597208, 152699, 71128, ("ab_wait",)),
-        Loop("load_tile", 8, 49270, 38865, 1176, ("ab_empty_wait",)),
+        Loop("mma_tile", 64, 597208, 152699, 512, 71128, 64, ("ab_wait",)),
+        Loop("load_tile", 8, 49270, 38865, 64, 1176, 8, ("ab_empty_wait",)),
     )
     waits = next(one for one in load.series if one.name == "ab_empty_wait")
     # Four stages: the fifth load is the first that waits for a stage to be free.

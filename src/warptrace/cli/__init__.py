@@ -13,11 +13,17 @@ from collections.abc import Sequence
 
 from .. import __version__
 from ..errors import UsageError, WarptraceError
-from . import demo, dump, postprocess, profile
+from . import demo, dump, postprocess, profile, report
 from ._args import Command, Parser, split_command
 from ._messages import debugging
 
-COMMANDS: tuple[Command, ...] = (profile.Profile(), postprocess.Postprocess(), dump.Dump(), demo.Demo())
+COMMANDS: tuple[Command, ...] = (
+    profile.Profile(),
+    postprocess.Postprocess(),
+    report.ReportVerb(),
+    dump.Dump(),
+    demo.Demo(),
+)
 
 
 def build_parser() -> Parser:

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from ..report import Summary
 
 WIDTH_OF_FILES = 200
@@ -39,17 +41,25 @@ def print_summaries(summaries: Mapping[str, Summary], out: TextIO) -> None:
     """The summary of each capture, by its name (pid_<pid>)."""
     if not summaries:
         return
-    from rich.console import Console
-
     from ..report import print_summary
+
+    def show(console: Console) -> None:
+        for name, summary in summaries.items():
+            console.print(f"{name.replace('_', ' ')}:", end=" ", markup=False)
+            print_summary(summary, console)
+
+    print_text(show, out)
+
+
+def print_text(show: Callable[[Console], None], out: TextIO) -> None:
+    """What ``show`` prints on a console, on ``out``. Nobody may be listening any more."""
+    from rich.console import Console
 
     # Where no terminal sets a width, a table that is cut at 80 columns loses numbers.
     console = Console(file=out, width=None if out.isatty() else WIDTH_OF_FILES, highlight=False)
     # Captured first: rich answers a closed pipe by ending the process with a status of its own.
     with console.capture() as text:
-        for name, summary in summaries.items():
-            console.print(f"{name.replace('_', ' ')}:", end=" ", markup=False)
-            print_summary(summary, console)
+        show(console)
     with contextlib.suppress(BrokenPipeError):
         print(text.get(), end="", file=out, flush=True)
 

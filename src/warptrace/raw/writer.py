@@ -239,6 +239,11 @@ class CaptureWriter:
             self._manifest["windows"] = [{"begin_unix_ns": begin, "end_unix_ns": end} for begin, end in windows]
             self.flush()
 
+    def set_flows(self, flows: Sequence[Mapping[str, str]]) -> None:
+        """What the program declared with ``warptrace.flow``. Written by the next :meth:`flush` or :meth:`finish`."""
+        with self._lock:
+            self._manifest["flows"] = [dict(flow) for flow in flows]
+
     def finish(self, *, ended_unix_ns: int) -> None:
         """Marks the capture complete and closes its files."""
         with self._lock:

@@ -15,8 +15,11 @@ from numpy.typing import NDArray
 
 from ..errors import UsageError
 from ..export.payload import KIND_OF_TYPE, ValueKind, widen
+from ..flows import Flow
+from ..flows.match import trace_flows
 from ..trace import I64, RANGE_TOKEN, Launch, Trace
 from .cost import warp_costs
+from .flows import FlowRow, flow_rows
 from .groups import grouped, percentile, sum_by
 from .placement import Placement, place
 from .roles import Roles, find_roles
@@ -144,13 +147,16 @@ class Loop:
     """The outermost ranges of a role that hold most of its waiting, by name, and that waiting: a role's main loop.
 
     ``cycles`` sums these ranges, ``waiting`` the waits in them (those inside of waits once). ``first_waiting``: the
-    part of the first wait of each name in each range, in which a pipeline fills; the steady share leaves it out."""
+    part of the first wait of each name in each range, in which a pipeline fills; the steady share leaves it out.
+    ``wait_count`` and ``first_count`` are how many waits that are."""
 
     name: str
     count: int
     cycles: int
     waiting: int
+    wait_count: int
     first_waiting: int
+    first_count: int
     waits: tuple[str, ...]
 
     @property
@@ -218,18 +224,20 @@ class CriticalWarp:
 
 @dataclass(frozen=True)
 class LaunchStats:
-    """Everything about one launch. ``names``: ranges over all roles."""
+    """Everything about one launch. ``like``: launches of the same kernel and shape, itself included."""
 
     launch: LaunchRow
     placement: Placement
     roles: tuple[RoleRow, ...]
     critical: CriticalWarp | None
+    flows: tuple[FlowRow, ...]
+    like: int
 
 
 @dataclass(frozen=True)
 class Analysis:
-    """Everything about a trace. ``launches``: a line for each that was asked for; ``details``: of those analysed;
-    ``chosen_by``: "median" where each kernel and shape is stood for by its launch of median duration, else "all"."""
+    """Everything about a trace. ``launches``: a line for each; ``details``: of those gone into; ``chosen_by``:
+    "median" where each kernel and shape is stood for by its launch of median duration, else "all"."""
 
     emulated: bool
     epoch_ns: int
@@ -241,20 +249,28 @@ class Analysis:
     problems: tuple[tuple[str, int, str, int | None], ...]
 
 
-def analyze(trace: Trace, launches: Sequence[int] | None = None, *, wait: str | None = None) -> Analysis:
+def analyze(
+    trace: Trace,
+    launches: Sequence[int] | None = None,
+    *,
+    wait: str | None = None,
+    flows: Sequence[Flow] = (),
+) -> Analysis:
     """The analysis of a trace.
 
     ``launches``: indices into ``trace.launches`` of those to go into; None: of each kernel and shape the one of median
-    duration. ``wait``: a regular expression that says which names are waits. Raises UsageError.
+    duration. ``wait``: a regular expression that says which names are waits. ``flows``: beside those that the traced
+    program declared. Raises UsageError.
     """
     waits = wait_flags(trace.strings, wait)
     roles = find_roles(trace)
     chosen = representative(trace.launches) if launches is None else tuple(launches)
+    known = trace_flows(trace, flows)
     return Analysis(
         emulated=trace.emulated,
         epoch_ns=trace.epoch_ns,
         launches=tuple(launch_row(trace, launch) for launch in trace.launches),
-        details=tuple(launch_stats(trace, trace.launches[i], roles, waits) for i in chosen),
+        details=tuple(launch_stats(trace, trace.launches[i], roles, waits, known) for i in chosen),
         chosen_by="median" if launches is None else "all",
         roles=roles,
         waits=waits,
@@ -333,18 +349,14 @@ def device_name(trace: Trace, launch: Launch) -> str | None:
     return None
 
 
-def launch_stats(trace: Trace, launch: Launch, roles: Roles, waits: Sequence[bool]) -> LaunchStats:
+def launch_stats(
+    trace: Trace, launch: Launch, roles: Roles, waits: Sequence[bool], flows: Sequence[Flow] = ()
+) -> LaunchStats:
     """All about one launch."""
-    view = _View(trace, launch, roles, np.array(waits, np.bool_))
-    return LaunchStats(
-        launch=launch_row(trace, launch),
-        placement=view.placement,
-        roles=tuple(view.role_row(role) for role in view.present),
-        critical=view.critical(),
-    )
+    return LaunchView(trace, launch, roles, np.array(waits, np.bool_)).stats(flows)
 
 
-class _View:
+class LaunchView:
     """The columns of one launch, with what several statistics need."""
 
     def __init__(self, trace: Trace, launch: Launch, roles: Roles, waits: Bools) -> None:
@@ -363,6 +375,17 @@ class _View:
         resident = self.placement.resident_per_sm * -(-int(np.prod(launch.block)) // 32)
         self.cost = warp_costs(trace, self.rows, resident)
         self.name_rows = self._name_rows()
+
+    def stats(self, flows: Sequence[Flow] = ()) -> LaunchStats:
+        """All of it."""
+        return LaunchStats(
+            launch=launch_row(self.trace, self.launch),
+            placement=self.placement,
+            roles=tuple(self.role_row(role) for role in self.present),
+            critical=self.critical(),
+            flows=flow_rows(self.trace, self.rows, flows),
+            like=sum(shape(one) == shape(self.launch) for one in self.trace.launches),
+        )
 
     # ------------------------------------------------------------------------------------------------ roles
     def role_row(self, role: int) -> RoleRow:
@@ -419,12 +442,15 @@ class _View:
         )
         totals = sum_by(self.cycles[inner], self.name[inner], len(self.strings))
         order = [i for i in np.argsort(-totals, kind="stable").tolist() if totals[i]]
+        firsts = self._first_waits(inner)
         return Loop(
             name=self.strings[name],
             count=len(outer),
             cycles=int(self.cycles[outer].sum()),
             waiting=int(self.cycles[inner].sum()),
-            first_waiting=int(self.cycles[self._first_waits(inner)].sum()),
+            wait_count=len(inner),
+            first_waiting=int(self.cycles[firsts].sum()),
+            first_count=len(firsts),
             waits=tuple(self.strings[i] for i in order),
         )
 

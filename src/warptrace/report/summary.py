@@ -95,11 +95,11 @@ def summarize(trace: Trace, outputs: Sequence[str] = ()) -> Summary:
         problems=tuple(f"{problem.kind}: {problem.text}" for problem in trace.problems),
         outputs=tuple(map(str, outputs)),
         emulated=trace.emulated,
-        builds=_builds(trace),
+        builds=build_lines(trace),
     )
 
 
-def _builds(trace: Trace) -> tuple[str, ...]:
+def build_lines(trace: Trace) -> tuple[str, ...]:
     launched = {launch.kernel_id for launch in trace.launches}
     builds = (build for build in trace.meta.get("builds", ()) if build["kernel_id"] in launched)
     return tuple(line for line in map(_build_line, builds) if line is not None)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from .. import registry
 from ..errors import WarptraceError
+from ..flows import declared
 from ..raw import CaptureWriter
 from ..raw.format import CELL_NAME
 from ..raw.place import place, ranks
@@ -123,6 +124,7 @@ class Recorder:
             writer.add_uninstrumented(symbol)
         writer.set_place(ranks())  # programs that start their ranks themselves set the variables late
         writer.set_launches({k: CELL.launches(k) for k in self._kernels})
+        writer.set_flows(declared())
         writer.finish(ended_unix_ns=time.time_ns())
 
     @property
@@ -214,6 +216,7 @@ class Recorder:
             if not self._running or self._writer is None or record == known:
                 return
             self._kernels[record.kernel_id] = record
+            self._writer.set_flows(declared())
             self._writer.add_kernel(record)
         if known is not None and replace(known, build=record.build) == record:  # compiled: its size is as before
             return

@@ -1,0 +1,163 @@
+"""The whole report of a trace as plain data, and as the JSON document of ``report --format json``.
+
+:func:`build` gathers; :mod:`.text` and :mod:`.markdown` show it. The JSON's schema is ``schema/report.schema.json``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from .. import __version__
+from ..flows import Flow
+from ..flows.match import trace_flows
+from ..trace import Trace
+from .by import ByTable, table_by
+from .cost import DATE, DEVICE
+from .findings import Finding, findings, sound
+from .roles import Roles, find_roles
+from .stats import LaunchRow, LaunchStats, LaunchView, RoleRow, launch_row, representative
+from .summary import build_lines
+from .waits import wait_flags
+
+VERSION = 1
+"""Version of the JSON document."""
+
+
+@dataclass(frozen=True)
+class Detail:
+    """One launch gone into. ``sound``: its times can be trusted to say where time went."""
+
+    stats: LaunchStats
+    findings: tuple[Finding, ...]
+    by: ByTable | None
+    sound: bool
+
+
+@dataclass(frozen=True)
+class Report:
+    """``launches``: a line for each launch of the trace; ``chosen_by``: "median" where each kernel and shape is stood
+    for by its launch of median duration, "all" where the launches were asked for. ``builds``: what tracing changed in
+    the kernels' registers and stack. ``problems``: kind, count, text, launch number."""
+
+    emulated: bool
+    epoch_ns: int
+    launches: tuple[LaunchRow, ...]
+    details: tuple[Detail, ...]
+    chosen_by: str
+    roles: Roles
+    names: tuple[str, ...]
+    wait_names: tuple[str, ...]
+    flows: tuple[Flow, ...]
+    builds: tuple[str, ...]
+    problems: tuple[tuple[str, int, str, int | None], ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """The document."""
+        return {
+            "format": "warptrace-report",
+            "version": VERSION,
+            "warptrace": __version__,
+            "emulated": self.emulated,
+            "epoch_ns": self.epoch_ns,
+            "units": "SM cycles where a name does not end in _ns; shares are 0 to 1; percentiles are by nearest rank",
+            "event_cost": {"device": DEVICE, "date": DATE},
+            "wait_names": list(self.wait_names),
+            "flows": [flow.to_json() for flow in self.flows],
+            "launches": [_launch_json(row) for row in self.launches],
+            "chosen_by": self.chosen_by,
+            "details": [self._detail_json(detail) for detail in self.details],
+            "builds": list(self.builds),
+            "problems": [
+                {"kind": kind, "count": count, "text": text, "launch": launch}
+                for kind, count, text, launch in self.problems
+            ],
+        }
+
+    def _detail_json(self, detail: Detail) -> dict[str, Any]:
+        stats = detail.stats
+        out: dict[str, Any] = {
+            "launch": stats.launch.number,
+            "like": stats.like,
+            "sound": detail.sound,
+            "findings": [asdict(finding) for finding in detail.findings],
+            "placement": asdict(stats.placement),
+            "roles": [self._role_json(role) for role in stats.roles],
+            "critical": None if stats.critical is None else _named(asdict(stats.critical), "names", "self_cycles"),
+            "flows": [asdict(row) | {"mean": row.mean} for row in stats.flows],
+        }
+        if detail.by is not None:
+            out["by"] = _by_json(detail.by)
+        return out
+
+    def _role_json(self, role: RoleRow) -> dict[str, Any]:
+        out = asdict(role)
+        del out["role"]
+        for row in out["names"]:
+            row["outermost"] = [{"name": name, "share": share} for name, share in row["outermost"]]
+        if role.loop is not None:
+            out["loop"] |= {"share": role.loop.share, "steady_share": role.loop.steady_share}
+        out["own_names"] = [self.names[i] for i in self.roles.roles[role.role].own]
+        return out
+
+
+def build(
+    trace: Trace,
+    launches: Sequence[int] | None = None,
+    *,
+    wait: str | None = None,
+    flows: Sequence[Flow] = (),
+    by: str | None = None,
+) -> Report:
+    """The report of a trace; the arguments are those of :func:`~.stats.analyze`, and ``by`` one of :data:`.by.KEYS`."""
+    waits = wait_flags(trace.strings, wait)
+    roles = find_roles(trace)
+    known = trace_flows(trace, flows)
+    chosen = representative(trace.launches) if launches is None else tuple(launches)
+    return Report(
+        emulated=trace.emulated,
+        epoch_ns=trace.epoch_ns,
+        launches=tuple(launch_row(trace, launch) for launch in trace.launches),
+        details=tuple(_detail(trace, index, roles, waits, known, by) for index in chosen),
+        chosen_by="median" if launches is None else "all",
+        roles=roles,
+        names=trace.strings,
+        wait_names=tuple(name for name, is_wait in zip(trace.strings, waits) if is_wait),
+        flows=known,
+        builds=build_lines(trace),
+        problems=tuple(
+            (p.kind, p.count, p.text, None if p.launch is None else p.launch + 1) for p in trace.problems
+        ),
+    )
+
+
+def _detail(
+    trace: Trace, index: int, roles: Roles, waits: Sequence[bool], flows: Sequence[Flow], by: str | None
+) -> Detail:
+    view = LaunchView(trace, trace.launches[index], roles, np.array(waits, np.bool_))
+    stats = view.stats(flows)
+    return Detail(
+        stats=stats,
+        findings=findings(stats, emulated=trace.emulated),
+        by=None if by is None else table_by(view, by),
+        sound=sound(stats, trace.emulated),
+    )
+
+
+def _launch_json(row: LaunchRow) -> dict[str, Any]:
+    return asdict(row) | {"kernel_id": f"{row.kernel_id:016x}", "graph": None if row.graph is None else list(row.graph)}
+
+
+def _named(row: dict[str, Any], key: str, value: str) -> dict[str, Any]:
+    return row | {key: [{"name": name, value: cycles, "share": share} for name, cycles, share in row[key]]}
+
+
+def _by_json(table: ByTable) -> dict[str, Any]:
+    warps = []
+    for row in table.warps:
+        top = None if row.top is None else {"name": row.top[0], "share": row.top[1]}
+        warps.append(asdict(row) | {"top": top})
+    return {"key": table.key, "ranges": [asdict(row) for row in table.ranges], "warps": warps}

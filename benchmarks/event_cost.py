@@ -11,9 +11,7 @@ recorded: the run fails if one was lost. Needs a GPU, torch and the CuTe DSL.
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
-import os
 import platform
 import statistics
 import subprocess
@@ -21,25 +19,15 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from datetime import datetime, timezone
-from importlib import metadata
 from pathlib import Path
 from typing import Any
+
+import profilers
+from profilers import OURS, REFERENCE, device, dsl_version, has_reference
 
 HERE = Path(__file__).resolve().parent
 MODES = {"mark": 1, "mark_i32": 1, "mark_i64": 1, "push_pop": 2, "push_i32_pop": 2, "start_end": 2}
 """Events an iteration. The names become part of kernel names."""
-OURS, REFERENCE = "ours", "reference"
-CLI = {
-    OURS: [sys.executable, "-m", "warptrace"],
-    # The reference's command, without the console script that a package unpacked into a folder does not have.
-    REFERENCE: [
-        sys.executable,
-        "-c",
-        'import sys; from iket.cli.main import entrypoint; sys.argv[0] = "run-iket"; entrypoint()',
-    ],
-}
-CHILD_SECONDS = 240
-
 Samples = dict[str, list[float]]
 """``"mode/warps"`` -> cycles an iteration, one a repeat."""
 
@@ -73,17 +61,8 @@ def measure(modes: Sequence[str], warps: Sequence[int], iterations: int, repeats
                 torch.cuda.synchronize()
                 values.append(out.double().mean().item() / iterations)
             samples[key(mode, count)] = values[1:]
-    versions = {"torch": torch.__version__, "cuda": torch.version.cuda, "nvidia-cutlass-dsl": _dsl_version()}
+    versions = {"torch": torch.__version__, "cuda": torch.version.cuda, "nvidia-cutlass-dsl": dsl_version()}
     return {"samples": samples, "blocks": blocks, "versions": versions}
-
-
-def _dsl_version() -> str:
-    try:
-        return metadata.version("nvidia-cutlass-dsl")
-    except metadata.PackageNotFoundError:  # on the path without its metadata
-        import cutlass
-
-        return str(getattr(cutlass, "__version__", "unknown"))
 
 
 # ----------------------------------------------------------------------------------------------- the parent process
@@ -96,16 +75,8 @@ def profiled(api: str, args: argparse.Namespace, folder: Path) -> dict[str, Any]
     words += ["--iterations", str(args.iterations), "--repeats", str(args.repeats)]
     words += ["--warps", ",".join(map(str, args.warps)), "--modes", ",".join(args.modes)]
     options = ["--postprocess", "none", "--max-ts-cnt-per-warp", room]
-    command = [*CLI[api], "-o", str(traces), "--clobber", "profile", *options, "--", sys.executable, *words]
-    env = {k: v for k, v in os.environ.items() if not k.startswith("WARPTRACE")}
-    env["EVENT_COST_API"] = api
-    source = str(HERE.parent / "src")
-    env["PYTHONPATH"] = os.pathsep.join([source, env["PYTHONPATH"]]) if env.get("PYTHONPATH") else source
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=CHILD_SECONDS, check=False)
-    if done.returncode or not results.exists():
-        raise RuntimeError(f"{api}: exit status {done.returncode}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
-    found: dict[str, Any] = json.loads(results.read_text(encoding="utf-8"))
-    return found
+    profilers.run(api, ["-o", str(traces), "--clobber", "profile", *options], words)
+    return profilers.results_of(api, results)
 
 
 def check_recorded(traces: Path, args: argparse.Namespace, blocks: int) -> None:
@@ -119,15 +90,6 @@ def check_recorded(traces: Path, args: argparse.Namespace, blocks: int) -> None:
     wanted = a_warp * blocks * sum(args.warps) * (1 + args.repeats)
     if lost or recorded != wanted:
         raise RuntimeError(f"the figures do not count: {recorded} of {wanted} events recorded, {lost} lost")
-
-
-def device() -> dict[str, str]:
-    """Name and driver of the device. Raises WarptraceError or RuntimeError where there is none."""
-    from warptrace.runtime import driver
-
-    driver.call("cuInit", 0)
-    facts = driver.device_facts(0)
-    return {"name": facts.name, "driver": facts.driver}
 
 
 def figures(samples: Samples) -> dict[str, dict[str, float]]:
@@ -161,7 +123,7 @@ def results(args: argparse.Namespace) -> dict[str, Any]:
     """Runs both children and returns the content of the results file."""
     import warptrace
 
-    reference = importlib.util.find_spec("iket") is not None and not args.no_reference
+    reference = has_reference() and not args.no_reference
     with tempfile.TemporaryDirectory(prefix="event-cost-") as name:
         folder = Path(name)
         raw = {OURS: profiled(OURS, args, folder)}

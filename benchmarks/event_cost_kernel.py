@@ -1,6 +1,6 @@
 """The kernel that benchmarks/event_cost.py measures. Imported by its child processes only.
 
-The environment names the event API (``EVENT_COST_API``): ours, or the DSL's own that the reference profiler records.
+The environment names the event API (``BENCHMARK_API``): ours, or the DSL's own that the reference profiler records.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import cutlass.cute as cute
 from cutlass._mlir.dialects import llvm
 from cutlass.cutlass_dsl import T, dsl_user_op
 
-if os.environ["EVENT_COST_API"] == "reference":
+if os.environ["BENCHMARK_API"] == "reference":
     iket = cute.experimental.iket
 else:
     import warptrace.cute as iket

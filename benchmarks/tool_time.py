@@ -1,0 +1,99 @@
+"""Wall time and output size of a whole ``profile --postprocess all``, ours and the reference profiler's.
+
+    python benchmarks/tool_time.py [--launches 5] [--json FILE]
+
+The program is examples/hopper_gemm.py (4096^3, 128x256 tiles), the same source for both with the import of the event
+API replaced; its own time without a profiler stands beside. Needs a GPU, torch and the CuTe DSL.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import profilers
+from profilers import OURS, REFERENCE, ROOT, device, dsl_version, has_reference, with_api
+
+GEMM = ROOT / "examples" / "hopper_gemm.py"
+LIMIT_S = 280
+
+
+def plain(folder: Path, launches: int) -> float:
+    """Seconds of the program alone."""
+    path = with_api(GEMM, None, folder)
+    begin = time.monotonic()
+    subprocess.run([sys.executable, str(path), "--launches", str(launches)], check=True, timeout=LIMIT_S)
+    return time.monotonic() - begin
+
+
+def profiled(api: str, folder: Path, launches: int) -> dict[str, Any]:
+    """Seconds of the profiler's command, and bytes of each kind of output."""
+    output = folder / api
+    options = ["-o", str(output), "--clobber", "profile", "--postprocess", "all"]
+    words = [str(with_api(GEMM, api, folder)), "--launches", str(launches)]
+    begin = time.monotonic()
+    profilers.run(api, options, words, seconds=LIMIT_S)
+    seconds = time.monotonic() - begin
+    sizes: dict[str, int] = {}
+    for path in output.rglob("*"):
+        if path.is_file():
+            kind = "json" if path.name.endswith(".trace.json") else path.suffix.lstrip(".") or path.name
+            sizes[kind] = sizes.get(kind, 0) + path.stat().st_size
+    return {"seconds": round(seconds, 2), "bytes": dict(sorted(sizes.items()))}
+
+
+def results(args: argparse.Namespace) -> dict[str, Any]:
+    import warptrace
+
+    found: dict[str, Any] = {}
+    failures = {}
+    with tempfile.TemporaryDirectory(prefix="tool-time-") as name:
+        folder = Path(name)
+        alone = plain(folder, args.launches)
+        for api in [OURS, REFERENCE] if has_reference() and not args.no_reference else [OURS]:
+            try:
+                found[api] = profiled(api, folder, args.launches)
+            except (RuntimeError, subprocess.TimeoutExpired) as error:
+                failures[api] = str(error)[-3000:]
+    versions = {"python": platform.python_version(), "warptrace": warptrace.__version__}
+    return {
+        "benchmark": "tool_time",
+        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "device": device(),
+        "versions": {**versions, "nvidia-cutlass-dsl": dsl_version()},
+        "launches": args.launches,
+        "plain_seconds": round(alone, 2),
+        "figures": found,
+        "failures": failures,
+    }
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--launches", type=int, default=5, metavar="N", help="of the GEMM (default: 5)")
+    parser.add_argument("--json", type=Path, default=Path("tool_time.json"), metavar="FILE", help="results file")
+    parser.add_argument("--no-reference", action="store_true", help="leave the reference out")
+    args = parser.parse_args(argv)
+    sys.path.insert(0, str(ROOT / "src"))
+    data = results(args)
+    print(f"the program alone: {data['plain_seconds']} s")
+    for api, one in data["figures"].items():
+        print(f"{api}: {one['seconds']} s, {one['bytes']}")
+    for api, text in data["failures"].items():
+        print(f"error: {api}: {text}", file=sys.stderr)
+    args.json.parent.mkdir(parents=True, exist_ok=True)
+    args.json.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+    return 1 if data["failures"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -6,12 +6,15 @@ The calls may stand anywhere in ``@cute.kernel`` code and in the ``@cute.jit`` h
 
 try:
     import cutlass as _cutlass  # noqa: F401
+
+    from .frontends.cute import dsl as _dsl
+
+    _dsl.arm()  # first: a DSL that is none of ours may lack what the rest imports
 except ModuleNotFoundError as _error:
     raise ImportError(
         f"warptrace.cute needs the CuTe DSL ({_error}); install it: pip install 'warptrace[cute]'"
     ) from _error
 
-from .frontends.cute import dsl as _dsl
 from .frontends.cute.events import (
     EventError,
     PairingWarning,
@@ -29,7 +32,6 @@ from .frontends.cute.events import (
 )
 from .runtime import autostart as _autostart
 
-_dsl.arm()
 _autostart.start()
 
 __all__ = [

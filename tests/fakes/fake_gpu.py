@@ -15,7 +15,11 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sys
 import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))  # before a DSL that is installed
 
 import cutlass  # noqa: F401
 import numpy as np
@@ -157,6 +161,17 @@ class Kernel:
                 warp.event(site, at=100 * at)
             made.append(warp.exit(at=WARP_EVENTS_NS))
         device.launch(self._kernel, made, block=(32 * warps, 1, 1), main_bytes=128)
+
+
+def forked() -> None:
+    """In a forked child: the parent's memory is not the child's."""
+    memories.clear()
+
+
+def file() -> Path:
+    """The capture's file of the device."""
+    (path,) = Path(os.environ["WARPTRACE_DIR"]).glob(f"pid_{os.getpid()}/dev*.wtraw")
+    return path
 
 
 def poison() -> None:

@@ -6,6 +6,7 @@ However the process ends, what was recorded is there, or the number of launches 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -26,6 +27,8 @@ import os, signal, sys, threading, time
 import fake_gpu
 steps = fake_gpu.Kernel("steps")
 """
+FIRST = f"import sys; sys.path.insert(0, {str(FAKES)!r})\n"
+"""A DSL that is installed puts itself first."""
 EVENTS = 2 * 3
 """A launch: two warps, three events each."""
 
@@ -222,3 +225,190 @@ def test_a_death_that_nobody_sees_coming_is_counted(tmp_path: Path, number: int)
         if n
     )
     assert f"unclosed_capture: process {pid} did not close its capture" in done.stderr
+
+
+# ------------------------------------------------------------------------------------------------------------ forks
+def captures(folder: Path) -> dict[int, Trace]:
+    """The traces of all processes, by pid."""
+    paths = (folder / "run" / "raw").glob("pid_*")
+    return {int(path.name.removeprefix("pid_")): warptrace.load(path) for path in paths}
+
+
+def test_forked_children_record_for_themselves(tmp_path: Path) -> None:
+    """Child and grandchild, which leave by os._exit as those of multiprocessing do: each has its own launches, and the
+    parent's cell does not count theirs."""
+    body = """
+    steps.launch()
+    child = os.fork()
+    if child == 0:
+        fake_gpu.forked()
+        if os.fork() == 0:
+            fake_gpu.forked()
+            for _ in range(4): steps.launch()
+            os._exit(0)
+        for _ in range(2): steps.launch()
+        os.wait()
+        os._exit(0)
+    steps.launch()
+    assert os.waitpid(child, 0)[1] == 0
+    steps.launch()
+    os.kill(os.getpid(), 9)
+    """
+    done = profile(tmp_path, body)
+    assert done.returncode == 137, done.stderr
+    parent, child, grandchild = (trace for _, trace in sorted(captures(tmp_path).items()))
+    assert [len(x.launches) for x in (child, grandchild)] == [2, 4]
+    assert problems(child) == problems(grandchild) == []
+    assert len(parent.launches) + sum(p.count for p in parent.problems if p.kind == "lost_launches") == 3
+
+
+def test_a_child_that_is_terminated_does_not_take_its_parent_along(tmp_path: Path) -> None:
+    body = """
+    steps.launch()
+    for _ in range(20):
+        child = os.fork()
+        if child == 0:
+            time.sleep(60)
+        os.kill(child, signal.SIGTERM)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -15
+    print("alive")
+    """
+    done = profile(tmp_path, body)
+    assert (done.returncode, done.stdout) == (0, "alive\n"), done.stderr
+    assert len(captures(tmp_path)) <= 21
+    assert sum(len(x.launches) for x in captures(tmp_path).values()) == 1
+
+
+def test_a_fork_while_another_thread_holds_our_locks(tmp_path: Path) -> None:
+    body = """
+    from warptrace import registry
+    from warptrace.runtime import autostart
+    steps.launch()
+    def hold():
+        with registry._lock, autostart._lock:
+            held.set()
+            go.wait()
+    held, go = threading.Event(), threading.Event()
+    threading.Thread(target=hold).start()
+    held.wait()
+    child = os.fork()
+    if child == 0:
+        fake_gpu.forked()
+        fake_gpu.Kernel("childs").launch()
+        sys.exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    go.set()
+    """
+    done = profile(tmp_path, body)
+    assert done.returncode == 0, done.stderr
+    assert sorted(x.kernel for trace in captures(tmp_path).values() for x in trace.launches) == ["childs", "steps"]
+
+
+# --------------------------------------------------------------------------------------------- the device, the disk
+def test_a_dead_context_keeps_what_was_saved(tmp_path: Path) -> None:
+    body = """
+    for _ in range(5): steps.launch()
+    fake_gpu.saved(5)
+    for _ in range(4): steps.launch()
+    fake_gpu.poison()
+    raise RuntimeError("theirs: an illegal memory access")
+    """
+    done = profile(tmp_path, body, "--postprocess", "json")
+    assert done.returncode == 1
+    trace = warptrace.load(tmp_path / "run")
+    kept = len(trace.launches)
+    assert 5 <= kept < 9
+    assert problems(trace) == [("unclosed_capture", 1), ("lost_launches", 9 - kept)]
+    said = "device 0: what was not saved before is lost: cuMemcpyDtoHAsync failed: an illegal memory access"
+    assert done.stderr.count(said) == 2  # by the process, and in the summary
+    assert f"lost_launches: {9 - kept} of 9 launches of steps" in done.stderr
+
+
+def test_no_memory_on_the_device(tmp_path: Path) -> None:
+    body = "for _ in range(3): steps.launch()\nprint('went on')\n"
+    done = profile(tmp_path, body, "--postprocess", "json", FAKE_GPU="full")
+    assert (done.returncode, done.stdout) == (0, "went on\n"), done.stderr
+    assert "warptrace: error: not recording on device 0: cuMemAlloc failed: out of memory" in done.stderr
+    assert "nothing was recorded: 1 kernel with events (steps) launched 3 times" in done.stderr
+
+
+def test_a_full_disk_is_said_and_costs_nothing_that_was_written(tmp_path: Path) -> None:
+    """A limit on the size of files takes the disk's place: the first write beyond it fails as it would there."""
+    body = """
+    import resource
+    steps.launch()
+    fake_gpu.saved(1)
+    size = os.path.getsize(fake_gpu.file())
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size + 100, resource.RLIM_INFINITY))
+    for _ in range(4): steps.launch()
+    time.sleep(2.5)
+    print("went on")
+    """
+    done = profile(tmp_path, body, "--postprocess", "json")
+    assert (done.returncode, done.stdout) == (1, "went on\n") or done.returncode == 0, done.stderr
+    path = capture_of(tmp_path)
+    assert done.stderr.count(f"cannot write the capture {tmp_path}") >= 1
+    trace = warptrace.load(tmp_path / "run")
+    assert [x.events for x in trace.launches] == [EVENTS]
+    assert problems(trace) == [("unclosed_capture", 1), ("lost_launches", 4)]
+    assert "Traceback" not in done.stderr
+    assert not read_capture(path).complete
+
+
+def test_a_disk_that_has_room_again_loses_nothing(tmp_path: Path) -> None:
+    body = """
+    import resource
+    steps.launch()
+    fake_gpu.saved(1)
+    size = os.path.getsize(fake_gpu.file())
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size + 100, resource.RLIM_INFINITY))
+    for _ in range(4): steps.launch()
+    time.sleep(2.5)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    fake_gpu.saved(5)
+    steps.launch()
+    """
+    done = profile(tmp_path, body)
+    assert done.returncode == 0, done.stderr
+    assert_whole(tmp_path, 6)
+    assert done.stderr.count("cannot write the capture") == 1
+
+
+# --------------------------------------------------------------------------------------------------------- the DSL
+@pytest.mark.parametrize(
+    ("dsl", "reason"),
+    [
+        ("old", r"has no trace-finalize hook; install 4\.6 or newer: pip install -U"),
+        ("changed", r"is none that this warptrace knows \(AttributeError: .*\); update warptrace"),
+    ],
+)
+def test_an_unsupported_dsl_is_named_and_the_program_goes_on(tmp_path: Path, dsl: str, reason: str) -> None:
+    script = tmp_path / "program.py"
+    script.write_text(f"{FIRST}import cutlass\nprint(cutlass.__version__)\n")
+    own = [sys.executable, "-m", "warptrace", "profile", "-o", "run", "--", sys.executable, str(script)]
+    env = environment(FAKE_DSL=dsl)
+    done = subprocess.run(own, capture_output=True, text=True, cwd=tmp_path, env=env, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == {"old": "4.5.0\n", "changed": "99.0\n"}[dsl]
+    (line,) = [x for x in done.stderr.splitlines() if x.startswith("warptrace: error:")]
+    assert re.match(rf"warptrace: error: not recording: nvidia-cutlass-dsl \S+ {reason}", line)
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("dsl", ["old", "changed"])
+def test_the_event_api_of_an_unsupported_dsl_says_so(tmp_path: Path, dsl: str) -> None:
+    words = [sys.executable, "-c", f"{FIRST}import warptrace.cute"]
+    env = environment(FAKE_DSL=dsl)
+    done = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path, env=env, timeout=60)
+    assert done.returncode == 1
+    assert "warptrace.errors.WarptraceError: nvidia-cutlass-dsl " in done.stderr.splitlines()[-1]
+
+
+def test_the_dsl_was_imported_before_us(tmp_path: Path) -> None:
+    """By a sitecustomize of the user's, which runs before the tracer begins."""
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "sitecustomize.py").write_text(f"{FIRST}import cutlass\n")
+    path = environment()["PYTHONPATH"]
+    done = profile(tmp_path, "steps.launch()\n", PYTHONPATH=f"{tmp_path / 'site'}:{path}")
+    assert done.returncode == 0, done.stderr
+    assert_whole(tmp_path, 1)

@@ -32,7 +32,14 @@ def arm() -> None:
     with _lock:
         if _armed:
             return
-        for dsl in _instances():
+        try:
+            instances = _instances()
+        except Exception as e:
+            raise WarptraceError(
+                f"nvidia-cutlass-dsl {version()} is none that this warptrace knows ({type(e).__name__}: {e}); update "
+                f"warptrace, or install a DSL of its time, {'.'.join(map(str, OLDEST))} or newer"
+            ) from e
+        for dsl in instances:
             register = getattr(dsl, "register_trace_finalize_hook", None)
             if register is None:
                 raise WarptraceError(

@@ -165,7 +165,7 @@ def recorded(traces: Path) -> dict[str, Any]:
     (path,) = find_captures(str(traces))
     capture = read_capture(path)
     events: dict[int, int] = {}
-    lost = sum(len(rows) for rows in capture.lost.values())
+    lost = sum(len(rows) for rows in capture.lost().values())
     for batch in capture.batches():
         headers = batch.headers
         room, _ = wire.unpack_capacity(headers["capacity"])

@@ -36,7 +36,7 @@ def test_a_source_of_another_form_is_refused(tmp_path: Path) -> None:
         profilers.with_api(path, "ours", tmp_path)
 
 
-def test_copies_compile_without_events_and_with(tmp_path: Path) -> None:
+def test_a_copy_without_events_is_the_example(tmp_path: Path) -> None:
     """The GEMM's copy without events loads: its arithmetic is that of the example."""
     module = profilers.module_of(profilers.with_api(kernel_overhead.GEMM, None, tmp_path))
     assert module.grid_size(4096, 4096, module.GemmConfig()) == 132
@@ -45,6 +45,16 @@ def test_copies_compile_without_events_and_with(tmp_path: Path) -> None:
 def test_figures() -> None:
     found = kernel_overhead.figures({"plain": [100.0, 200.0, 100.0, 100.0], "traced": [101.0, 204.0, 103.0, 104.0]})
     assert found == {"plain_us": 100.0, "traced_us": 103.5, "ratio": 1.025, "ratio_low": 1.0125, "ratio_high": 1.0375}
+
+
+def test_a_capture_without_loss_counts() -> None:
+    """The figures of a launch on an H200: all events, counted without decoding them."""
+    found = kernel_overhead.recorded(ROOT / "tests" / "fixtures" / "h200_gemm_512")
+    import warptrace
+
+    trace = warptrace.load(ROOT / "tests" / "fixtures" / "h200_gemm_512")
+    assert found["events"] == max(launch.events for launch in trace.launches) > 1000
+    assert found["builds"][0]["registers"] > 100
 
 
 def test_table() -> None:

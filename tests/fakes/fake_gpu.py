@@ -147,6 +147,8 @@ class Kernel:
 
     def _call(self, offset: int) -> None:
         """Host code reaches the callback by its address."""
+        if not CELL._callback_slot[0]:
+            return
         function = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)(int(CELL._callback_slot[0]))
         address = CELL._address + offset
         function(address, address)

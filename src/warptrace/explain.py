@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .errors import CaptureError
+from .selection import Selection, number_list
 
 NAMES_SHOWN = 4
 ARMED_FILE = "armed"
@@ -15,18 +16,22 @@ ARMED_FILE = "armed"
 
 @dataclass(frozen=True)
 class Seen:
-    """What the tracer saw in all processes. ``with_events`` and ``without_events``: names of compiled kernels;
-    ``launches``: of kernels with events; ``windows``: in which recording was on, None where it was on all the time in
-    some process; ``unfinished``: pids whose capture was not closed; ``problems``: what the
-    tracer noted itself."""
+    """What the tracer saw in all processes. ``with_events``, ``without_events`` and ``deselected`` (with events, not
+    wanted): names of compiled kernels; ``launches``: of kernels with events, ``most_launches``: of one of them in one
+    process; ``windows``: in which recording was on, None where it was on all the time in some process;
+    ``unfinished``: pids whose capture was not closed; ``problems``: what the tracer noted itself; ``selection``: what
+    was asked for."""
 
     processes: int
     with_events: tuple[str, ...]
     without_events: tuple[str, ...]
+    deselected: tuple[str, ...]
     launches: int
+    most_launches: int
     windows: int | None
     unfinished: tuple[int, ...]
     problems: tuple[str, ...]
+    selection: Selection
 
 
 def why_nothing_recorded(captures: Iterable[Path], armed: int) -> list[str]:
@@ -68,6 +73,16 @@ def _session_reason(seen: Seen, dsl: bool) -> str:
     )
 
 
+def unmatched(captures: Iterable[Path], selection: Selection) -> list[str]:
+    """The names of kernels in ``selection`` that no kernel with events of these captures has; [] where there is none:
+    then :func:`why_nothing_recorded` tells more."""
+    if not selection.kernels and not selection.clusters_by_kernel:
+        return []
+    seen = look(captures)
+    kernels = (*seen.with_events, *seen.deselected)
+    return selection.unmatched(kernels) if kernels else []
+
+
 def armed_processes(raw: Path) -> int:
     """How many Python processes signed in the raw folder of a run when they started with the tracer."""
     try:
@@ -80,7 +95,9 @@ def look(captures: Iterable[Path]) -> Seen:
     """Gather what the manifests and kernel tables say."""
     from .raw import read_capture
 
-    processes = launches = 0
+    processes = launches = most = 0
+    selection = Selection()
+    deselected: dict[str, None] = {}
     with_events: dict[str, None] = {}
     without_events: dict[str, None] = {}
     problems: dict[str, None] = {}
@@ -94,18 +111,24 @@ def look(captures: Iterable[Path]) -> Seen:
             problems[str(error)] = None
             continue
         manifest = capture.manifest
-        with_events.update(dict.fromkeys(k.name for k in capture.kernels.values()))
+        left_out = dict.fromkeys(map(str, manifest.get("deselected", [])))
+        deselected.update(left_out)
+        with_events.update(dict.fromkeys(k.name for k in capture.kernels.values() if k.symbol not in left_out))
         without_events.update(dict.fromkeys(map(str, manifest.get("uninstrumented", []))))
-        launches += sum(map(int, manifest.get("launches", {}).values()))
+        counts = list(map(int, manifest.get("launches", {}).values()))
+        launches, most = launches + sum(counts), max([most, *counts])
         opened = manifest.get("windows")
         windows = None if windows is None or opened is None else windows + len(opened)
+        if manifest.get("selection") is not None:
+            selection = Selection.from_json(manifest["selection"])
         problems.update(dict.fromkeys(map(str, manifest.get("problems", []))))
         problems.update(dict.fromkeys(p.text for p in capture.problems))
         if manifest.get("state") != "complete":
             unfinished.append(int(manifest["pid"]))
     return Seen(
-        processes, tuple(with_events), tuple(without_events), launches, windows, tuple(unfinished), tuple(problems)
-    )
+        processes, tuple(with_events), tuple(without_events), tuple(deselected), launches, most, windows,
+        tuple(unfinished), tuple(problems), selection,
+    )  # fmt: skip
 
 
 def _reason(seen: Seen, armed: int) -> str:
@@ -126,11 +149,15 @@ def _reason(seen: Seen, armed: int) -> str:
     kernels = _count(len(seen.with_events), "kernel", "kernels")
     if seen.launches:
         launched = f"{kernels} with events {_names(seen.with_events)} launched {_count(seen.launches, 'time', 'times')}"
-        return f"{launched} {where}, but no data came back; run again with --log-level debug"
+        return f"{launched} {where}, but {_unrecorded(seen)}"
     if seen.with_events:
         when = f" in {_count(seen.windows, 'window', 'windows')} of recording" if seen.windows else ""
         known = f"{kernels} with events {_names(seen.with_events)} compiled {where}"
         return f"{known}, but no launch was seen{when}; launch them"
+    if seen.deselected:
+        left_out = _count(len(seen.deselected), "kernel with events was", "kernels with events were")
+        asked = " ".join(f"--kernel {text}" for text in seen.selection.kernels)
+        return f"{left_out} compiled {where}, and left out by {asked} {_names(seen.deselected)}; give another REGEX"
     if seen.without_events:
         return (
             f"only kernels without events compiled {where} {_names(seen.without_events)}; put calls of warptrace.cute"
@@ -140,6 +167,17 @@ def _reason(seen: Seen, armed: int) -> str:
         f"no kernel was compiled {where}; the program must import warptrace.cute and compile its kernels in this run:"
         " one that comes compiled (from a cache or an exported object) has no events"
     )
+
+
+def _unrecorded(seen: Seen) -> str:
+    """Why launches left nothing."""
+    selection = seen.selection
+    if selection.launch_skip >= seen.most_launches:
+        launched = _count(seen.most_launches, "time", "times")
+        return f"--launch-skip {selection.launch_skip} leaves them all out: no kernel was launched more than {launched}"
+    if selection.warps is not None:
+        return f"no warp of --warps {number_list(selection.warps)} ran; name warps that their CTAs have"
+    return "no data came back; run again with --log-level debug"
 
 
 def _count(number: int, one: str, many: str) -> str:

@@ -1,4 +1,4 @@
-"""Where front ends announce kernels they have traced, and whoever records them listens.
+"""Where front ends announce kernels they have traced, and whoever records them listens and says what it wants.
 
 It keeps everything announced in this process, so that a recorder that starts late still learns of earlier kernels.
 """
@@ -10,11 +10,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from .selection import Selection
 from .sites import KernelRecord
 
 _lock = threading.Lock()
 _records: dict[int, KernelRecord] = {}
 _without_events: dict[str, None] = {}
+_deselected: dict[str, None] = {}
+_selection = Selection()
 _listeners: list[Callable[[KernelRecord], None]] = []
 _wanted = False
 
@@ -28,6 +31,19 @@ def want(on: bool) -> None:
 def wanted() -> bool:
     """See :func:`want`."""
     return _wanted
+
+
+def select(selection: Selection) -> None:
+    """What is wanted of kernels that are traced from now on, until it is said anew."""
+    global _selection
+    with _lock:
+        _selection = selection
+
+
+def selection() -> Selection:
+    """What is wanted of kernels that are traced now: front ends compile it into them."""
+    with _lock:
+        return _selection
 
 
 def announce(record: KernelRecord) -> None:
@@ -51,6 +67,7 @@ def announce_build(kernel_id: int, build: dict[str, Any]) -> None:
 
 def _publish(record: KernelRecord) -> None:
     with _lock:
+        _deselected.pop(record.symbol, None)
         _records.pop(record.kernel_id, None)
         _records[record.kernel_id] = record
         listeners = list(_listeners)
@@ -68,6 +85,12 @@ def after_fork() -> None:
     """In a forked child: another thread of the parent may have held the lock."""
     global _lock
     _lock = threading.Lock()
+
+
+def announce_deselected(symbol: str) -> None:
+    """A kernel with events was traced without them, since the selection does not want it."""
+    with _lock:
+        _deselected[symbol] = None
 
 
 def listen(listener: Callable[[KernelRecord], None]) -> None:
@@ -96,3 +119,9 @@ def without_events() -> list[str]:
     """Symbols of kernels without events announced in this process."""
     with _lock:
         return list(_without_events)
+
+
+def deselected() -> list[str]:
+    """Symbols of kernels that were traced without their events, as the selection wanted."""
+    with _lock:
+        return list(_deselected)

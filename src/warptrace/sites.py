@@ -11,6 +11,7 @@ import json
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from .selection import EVERYTHING, KernelSelection
 from .wire import CAPTURE_VERSION, EventKind, PayloadType
 
 
@@ -36,7 +37,7 @@ class KernelRecord:
     or 16 (see :mod:`warptrace.wire`); ``slack``: bytes at the end of the slots into which events go that find no room
     (those of one group); ``lane_events``: some event may be led by a lane other than 0; ``max_events``: most events
     that one warp's lane can record, None where a loop leaves it open. ``build``: registers, spills and code size
-    where known.
+    where known. ``selection``: the clusters and warps that record, as compiled into it.
     """
 
     kernel_id: int
@@ -49,6 +50,7 @@ class KernelRecord:
     max_events: int | None
     sites: tuple[Site, ...]
     build: dict[str, Any] = field(default_factory=dict)
+    selection: KernelSelection = EVERYTHING
 
     def to_json(self) -> dict[str, Any]:
         """As a JSON object; inverse of :meth:`from_json`."""
@@ -57,7 +59,8 @@ class KernelRecord:
         data["sites"] = [
             [s.id, int(s.kind), s.name, int(s.payload), s.file, s.line, int(s.anchor)] for s in self.sites
         ]
-        return data
+        del data["selection"]
+        return data if self.selection.everything else {**data, "selection": self.selection.to_json()}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> KernelRecord:
@@ -76,15 +79,18 @@ class KernelRecord:
                 for i, k, n, p, f, ln, a in data["sites"]
             ),
             build=dict(data.get("build", {})),
+            selection=KernelSelection.from_json(data.get("selection")),
         )
 
 
-def kernel_id(symbol: str, sites: tuple[Site, ...]) -> int:
+def kernel_id(symbol: str, sites: tuple[Site, ...], selection: KernelSelection = EVERYTHING) -> int:
     """Content hash that identifies a kernel's site table in every process: 63 bits, never 0.
 
-    File names are left out: the same source checked out elsewhere is the same kernel.
+    File names are left out: the same source checked out elsewhere is the same kernel. A selection is compiled into
+    the kernel, so that makes it another one.
     """
     table = [[s.id, int(s.kind), s.name, int(s.payload), s.line, s.anchor] for s in sites]
-    text = json.dumps([CAPTURE_VERSION, symbol, table], ensure_ascii=False)
+    chosen = [] if selection.everything else [selection.to_json()]
+    text = json.dumps([CAPTURE_VERSION, symbol, table, *chosen], ensure_ascii=False)
     digest = hashlib.sha256(text.encode()).digest()
     return (int.from_bytes(digest[:8], "little") & (2**63 - 1)) or 1

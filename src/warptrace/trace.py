@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .selection import Coordinates, KernelSelection, triple
+
 I8 = NDArray[np.int8]
 I16 = NDArray[np.int16]
 I32 = NDArray[np.int32]
@@ -25,10 +27,33 @@ RANGE_STACK = 2
 
 
 @dataclass(frozen=True)
+class LaunchSelection:
+    """What of a launch was to be recorded, where that is not all of it.
+
+    ``recorded``: clusters that its grid has, and warps. ``outside``: clusters asked for that its grid does not have,
+    for which cluster 0,0,0 was recorded. ``cluster_grid``: clusters in each dimension; zeros where nothing told them.
+    ``grid_warps``: warps of the whole grid.
+    """
+
+    recorded: KernelSelection
+    outside: tuple[Coordinates, ...]
+    cluster_grid: Coordinates
+    grid_warps: int
+
+    def __str__(self) -> str:
+        """In words: "cluster 0,0,0, warps 0-3 (cluster 7,0,0 is not in the grid)"."""
+        names = " ".join(map(triple, self.outside))
+        many = len(self.outside) > 1
+        note = f" (cluster{'s' if many else ''} {names} {'are' if many else 'is'} not in the grid)"
+        return str(self.recorded) + (note if self.outside else "")
+
+
+@dataclass(frozen=True)
 class Launch:
     """One launch of a kernel, in start order. ``start_ns``/``end_ns`` are the first entry and last exit of its
-    recorded warps. ``process`` indexes :attr:`Trace.processes`. ``warps_expected`` is grid x warps per CTA.
-    ``graph`` is None, or ("graph_exec_1", replay number) where the launch was a CUDA graph node's replay."""
+    recorded warps. ``process`` indexes :attr:`Trace.processes`. ``warps_expected`` is grid x warps per CTA, or as many
+    of them as ``selection`` lets record (None: all). ``graph`` is None, or ("graph_exec_1", replay number) where the
+    launch was a CUDA graph node's replay."""
 
     index: int
     process: int
@@ -50,6 +75,7 @@ class Launch:
     lost_warps: int
     clock_uncertainty_ns: float = 0.0
     graph: tuple[str, int] | None = None
+    selection: LaunchSelection | None = None
 
 
 @dataclass(frozen=True)
@@ -132,7 +158,7 @@ class Problem:
 
     ``kind`` is one of "lost_events", "lost_warps", "unpaired_push", "unpaired_pop", "unpaired_start", "unpaired_end",
     "ambiguous_end", "unclosed_warp", "unclosed_capture", "lost_launches", "unknown_kernel", "unknown_site",
-    "damaged_region", "truncated_file", "clock".
+    "damaged_region", "truncated_file", "clock", "selection".
     """
 
     kind: str

@@ -174,14 +174,23 @@ CELL_DEVICES_OFFSET = 64
 CELL_DEVICE_COUNT = 64
 CELL_KERNELS_OFFSET = 1024
 CELL_KERNEL_COUNT = 16384
-CELL_KERNEL_BYTES = 16
+CELL_KERNEL_BYTES = 32
 CELL_BYTES = CELL_KERNELS_OFFSET + CELL_KERNEL_COUNT * CELL_KERNEL_BYTES
-CELL_KERNEL_DTYPE = np.dtype([("main", "<u4"), ("lane", "<u4"), ("launches", "<u4"), ("ask", "<u4")])
-"""What host code of kernel number ``kernel_id % CELL_KERNEL_COUNT`` reads (main, lane, ask) and counts (launches) at
-each launch. ``ask``: if not 0, every launch but the first calls back before it reads the size. ``main``: bytes of
-main slots of a warp (:func:`exact_main`), or :data:`CELL_SKIP`, or an automatic size (:func:`auto_main`). ``lane``:
-bytes of each other lane's block, a multiple of 128, 0 for none; with an automatic ``main``: ``1 | shift << 1``, that
-is ``main_bytes >> shift``, or 0 for none."""
+CELL_KERNEL_DTYPE = np.dtype(
+    {
+        "names": ["main", "lane", "launches", "ask", "first", "end"],
+        "formats": ["<u4"] * 6,
+        "offsets": [0, 4, 8, 12, 16, 20],
+        "itemsize": CELL_KERNEL_BYTES,
+    }
+)
+"""What host code of kernel number ``kernel_id % CELL_KERNEL_COUNT`` reads, and counts (launches, from 0) at each
+launch. Launches ``first`` to ``end - 1`` are recorded. ``ask``: if not 0, every one of those but the first calls back
+before it reads the size. ``main``: bytes of main slots of a warp (:func:`exact_main`), or :data:`CELL_SKIP`, or an
+automatic size (:func:`auto_main`). ``lane``: bytes of each other lane's block, a multiple of 128, 0 for none; with an
+automatic ``main``: ``1 | shift << 1``, that is ``main_bytes >> shift``, or 0 for none."""
+CELL_OFF = 1
+"""A device's word with this value: no tracing on this device (0: not asked yet)."""
 CELL_SKIP = 2
 """``main`` with this value: do not record the kernel (it gets control pointer 0, which costs next to nothing)."""
 

@@ -21,6 +21,7 @@ from warptrace.errors import CaptureError, WarptraceError
 from warptrace.raw import BankImage, CaptureWriter, dump, find_captures, payload_value, read_capture
 from warptrace.raw import writer as writer_module
 from warptrace.raw.format import REGION_OFFSET_FIELD
+from warptrace.selection import Selection
 from warptrace.wire import PayloadType
 
 
@@ -256,6 +257,11 @@ def test_the_manifest_says_all_there_is(tmp_path: Path) -> None:
     writer.add_clock(0, 11, 12, 1.5, 13)
     writer.add_uninstrumented("plain")
     writer.add_uninstrumented("plain")
+    writer.add_deselected("chosen not")
+    writer.add_deselected("chosen not")
+    writer.set_selection(Selection())
+    assert read_capture(tmp_path / "c").manifest["selection"] is None
+    writer.set_selection(Selection(warps=(2,)))
     writer.add_problem("something")
     writer.add_undrained(0, "why")
     writer.set_launches({255: 3})
@@ -275,10 +281,10 @@ def test_the_manifest_says_all_there_is(tmp_path: Path) -> None:
         "clocks": [
             {"device": 0, "host_unix_ns": 11, "host_monotonic_ns": 13, "globaltimer_ns": 12, "uncertainty_ns": 1.5}
         ],
-        "launches": {"00000000000000ff": 3},
         "windows": [{"begin_unix_ns": 5, "end_unix_ns": 6}, {"begin_unix_ns": 7, "end_unix_ns": None}],
-        "uninstrumented": ["plain"], "problems": ["something"],
         "undrained": [{"device": 0, "reason": "why"}],
+        "launches": {"00000000000000ff": 3}, "uninstrumented": ["plain"], "deselected": ["chosen not"],
+        "selection": Selection(warps=(2,)).to_json(), "problems": ["something"],
     }  # fmt: skip
     assert sorted(p.name for p in (tmp_path / "c").iterdir()) == ["dev0.wtraw", "manifest.json"]
 

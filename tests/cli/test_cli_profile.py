@@ -20,6 +20,7 @@ from command_line import Cli, environment
 import warptrace
 from warptrace.cli import main
 from warptrace.cli._child import BOOTSTRAP
+from warptrace.selection import Selection
 
 PLAIN = ["env", "WARPTRACE=0", sys.executable]
 """A Python without the tracer."""
@@ -150,6 +151,7 @@ def test_every_child_python_gets_the_environment(cli: Cli, tmp_path: Path, how: 
         "max_events_per_warp": None,
         "untraced_build": True,
         "window": False,
+        "selection": Selection().to_json(),
     }
     assert shown["PYTHONPATH"] == path
     armed = {p.name for p in tmp_path.glob("armed_*")}
@@ -200,6 +202,7 @@ def test_the_record_of_a_run(cli: Cli, workload: list[str], tmp_path: Path) -> N
             "log_level": "warn",
             "untraced_build": True,
             "window": False,
+            "selection": Selection().to_json(),
         },
         "versions": {
             "warptrace": warptrace.__version__,

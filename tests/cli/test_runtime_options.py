@@ -14,6 +14,7 @@ from warptrace import wire
 from warptrace.errors import UsageError
 from warptrace.runtime import options
 from warptrace.runtime.options import RuntimeOptions, format_size, parse_size
+from warptrace.selection import Selection
 
 
 @pytest.mark.parametrize(
@@ -66,7 +67,10 @@ def test_defaults() -> None:
 
 
 def test_variables() -> None:
-    env = RuntimeOptions("/d", 1 << 28, 7, "info", True, True).to_env()
+    selection = Selection(kernels=("gemm",), clusters_by_kernel=(("x", ((1, 2, 3),)),), warps=(0, 3), launch_count=2)
+    options = RuntimeOptions("/d", 1 << 28, 7, "info", True, True, selection)
+    env = options.to_env()
+    assert RuntimeOptions.from_env(env) == options
     values = {
         "buffer_bytes": 1 << 28,
         "directory": "/d",
@@ -74,6 +78,15 @@ def test_variables() -> None:
         "max_events_per_warp": 7,
         "untraced_build": True,
         "window": True,
+        "selection": {
+            "kernels": ["gemm"],
+            "clusters": None,
+            "clusters_by_kernel": [["x", [[1, 2, 3]]]],
+            "cta_stride": 1,
+            "warps": [0, 3],
+            "launch_skip": 0,
+            "launch_count": 2,
+        },
     }
     assert json.loads(env.pop("WARPTRACE_OPTIONS")) == values
     assert env == {"WARPTRACE": "1", "WARPTRACE_DIR": "/d"}
@@ -107,6 +120,16 @@ def test_options_of_a_newer_version_are_ignored_and_sizes_may_be_text() -> None:
         ('{"buffer_bytes": "1M"}', "WARPTRACE_OPTIONS: buffer size 1M is out of range: choose 16M to 4G"),
         ('{"window": "on"}', "WARPTRACE_OPTIONS: window must be true or false, not 'on'"),
         ('{"untraced_build": 1}', "WARPTRACE_OPTIONS: untraced_build must be true or false, not 1"),
+        ('{"selection": []}', "WARPTRACE_OPTIONS: selection must be an object, not list"),
+        ('{"selection": {"kernels": "x"}}', "WARPTRACE_OPTIONS: selection: kernels must be a list of str"),
+        ('{"selection": {"kernels": ["("]}}', "WARPTRACE_OPTIONS: --kernel '(' is not a regular expression: missing )"),
+        ('{"selection": {"clusters": [1]}}', "WARPTRACE_OPTIONS: selection: clusters must be [x, y, z], a list of"),
+        (
+            '{"selection": {"clusters_by_kernel": [["a"]]}}',
+            "WARPTRACE_OPTIONS: selection: clusters_by_kernel must hold pairs of a text and clusters",
+        ),
+        ('{"selection": {"launch_skip": "1"}}', "WARPTRACE_OPTIONS: selection: launch_skip must be a whole number"),
+        ('{"selection": {"warps": [true]}}', "WARPTRACE_OPTIONS: selection: warps must be a whole number, not True"),
         ('{"max_events_per_warp": 0}', "WARPTRACE_OPTIONS: max events per warp 0 is out of range: choose 1 to 65520"),
     ],
 )

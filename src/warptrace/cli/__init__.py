@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from .. import __version__
 from ..errors import UsageError, WarptraceError
 from . import demo, dump, postprocess, profile, report
-from ._args import Command, Parser, split_command
+from ._args import Command, Options, Parser, split_command
 from ._messages import debugging
 
 COMMANDS: tuple[Command, ...] = (
@@ -47,7 +47,7 @@ def parse(argv: Sequence[str]) -> tuple[Command, argparse.Namespace]:
     Raises UsageError for a line that cannot be understood.
     """
     head, tail = split_command(argv)
-    options = build_parser().parse_args(head)
+    options = build_parser().parse_args(head, Options())
     options.tail = tail
     command = next(c for c in COMMANDS if c.name == options.verb)
     _reject_foreign_options(command, options)

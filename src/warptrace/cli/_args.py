@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, NoReturn, Protocol
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NoReturn, Protocol, TypeVar
 
 from ..errors import UsageError
 
 if TYPE_CHECKING:
     Verbs = argparse._SubParsersAction["Parser"]
+
+
+T = TypeVar("T")
 
 
 class Command(Protocol):
@@ -52,6 +55,64 @@ def split_command(argv: Sequence[str]) -> tuple[list[str], list[str] | None]:
     return words[:at], words[at + 1 :]
 
 
+class Repeated(list[str]):
+    """The values of an option that may be given several times."""
+
+
+class Gather(argparse.Action):
+    """argparse action: adds the value to those given before, on either side of the verb (see :class:`Options`)."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: str | Sequence[object] | None,
+        option_string: str | None = None,
+    ) -> None:
+        gathered = getattr(namespace, self.dest, None)
+        if gathered is None:
+            setattr(namespace, self.dest, Repeated([str(values)]))
+        else:
+            gathered.append(str(values))
+
+
+class Options(argparse.Namespace):
+    """The namespace of a whole line. argparse parses what follows a verb into one of its own and copies that here: what
+    stood before the verb must not be overwritten by it."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        known = getattr(self, name, None)
+        if isinstance(known, Repeated) and isinstance(value, Repeated):
+            known.extend(value)
+        else:
+            super().__setattr__(name, value)
+
+
+def whole_number(text: str) -> int:
+    """argparse type: an integer of at least 0."""
+    try:
+        value = int(text)
+    except ValueError:
+        value = -1
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 0")
+    return value
+
+
+def cluster(text: str) -> tuple[int, int, int]:
+    """argparse type: coordinates of a cluster, as 1,0,0."""
+    from ..selection import parse_cluster
+
+    return _typed(parse_cluster, text)
+
+
+def warps(text: str) -> tuple[int, ...]:
+    """argparse type: numbers of warps, as 0-3,8."""
+    from ..selection import parse_warps
+
+    return _typed(parse_warps, text)
+
+
 def positive_int(text: str) -> int:
     """argparse type: an integer of at least 1."""
     try:
@@ -67,7 +128,11 @@ def size(text: str) -> int:
     """argparse type: bytes, as 512M or 1G."""
     from ..runtime.options import parse_size
 
+    return _typed(parse_size, text)
+
+
+def _typed(parse: Callable[[str], T], text: str) -> T:
     try:
-        return parse_size(text)
+        return parse(text)
     except UsageError as error:
         raise argparse.ArgumentTypeError(str(error)) from None

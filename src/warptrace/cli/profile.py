@@ -11,7 +11,7 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from types import FrameType
@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING, Any
 
 from .. import __version__
 from ..errors import UsageError, WarptraceError
-from ..explain import armed_processes, why_nothing_recorded
+from ..explain import armed_processes, unmatched, why_nothing_recorded
 from ..rundir import RAW_DIR, RunDirectory, default_name, write_run
 from ..runtime.options import LOG_LEVELS, RuntimeOptions, format_size
-from ._args import Parser, positive_int, size
+from ..selection import Selection, load_cluster_config
+from ._args import Gather, Parser, cluster, positive_int, size, warps, whole_number
 from ._captures import captures_in, wait_for_processes
 from ._child import child_environment, run_command
 from ._messages import note, print_summaries, shown, warn
@@ -85,7 +86,33 @@ def options_parser() -> Parser:
         action="store_true",
         help="Perfetto slices named `name(payload=N)`; by default the payload is an argument only",
     )
+    _add_selection(parser)
     return parser
+
+
+def _add_selection(parser: Parser) -> None:
+    group = parser.add_argument_group("what profile records (default: everything)")
+    group.add_argument(
+        "--kernel",
+        metavar="REGEX",
+        action=Gather,
+        help="only kernels in whose symbol REGEX is found; may be given several times, others run as if untraced",
+    )
+    group.add_argument(
+        "--enabled-cluster",
+        metavar="X,Y,Z",
+        type=cluster,
+        help="only this cluster (without clusters: this CTA); 0,0,0 where the grid does not have it",
+    )
+    group.add_argument(
+        "--enabled-cluster-config",
+        metavar="FILE",
+        help="clusters by kernel: a JSON object of parts of symbols and [x,y,z], a list of such, null or \"all\"",
+    )
+    group.add_argument("--cta-stride", metavar="K", type=positive_int, help="every K-th cluster only")
+    group.add_argument("--warps", metavar="LIST", type=warps, help="only these warps of each CTA, as 0-3,8")
+    group.add_argument("--launch-skip", metavar="N", type=whole_number, help="not the first N launches of a kernel")
+    group.add_argument("--launch-count", metavar="M", type=positive_int, help="then only M launches of a kernel")
 
 
 def options_by_name() -> dict[str, str]:
@@ -111,6 +138,7 @@ class Request:
     payload_in_name: bool
     untraced_build: bool
     window: bool
+    selection: Selection
 
     @classmethod
     def from_options(cls, options: argparse.Namespace) -> Request:
@@ -130,6 +158,7 @@ class Request:
             payload_in_name=given.get("payload_in_name", False),
             untraced_build=given.get("untraced_build", True),
             window=given.get("window", False),
+            selection=_selection(given),
         )
         if request.postprocess == "none" and not request.keep:
             raise UsageError("--postprocess none with --no-keep would leave nothing: drop one of the two")
@@ -144,7 +173,22 @@ class Request:
             log_level=self.log_level,
             untraced_build=self.untraced_build,
             window=self.window,
+            selection=self.selection,
         )
+
+
+def _selection(given: dict[str, Any]) -> Selection:
+    """What is to be recorded. Raises UsageError."""
+    config, chosen = given.get("enabled_cluster_config"), given.get("enabled_cluster")
+    return Selection(
+        kernels=tuple(given.get("kernel", ())),
+        clusters=None if chosen is None else (chosen,),
+        clusters_by_kernel=() if config is None else load_cluster_config(config),
+        cta_stride=given.get("cta_stride", 1),
+        warps=given.get("warps"),
+        launch_skip=given.get("launch_skip", 0),
+        launch_count=given.get("launch_count"),
+    )
 
 
 def command_of(words: Sequence[str], tail: Sequence[str] | None) -> tuple[str, ...]:
@@ -198,8 +242,9 @@ class Profile:
             directory.discard()  # the command never started
             raise
         result = _make_outputs(directory, plan)
+        unused = unmatched(captures_in(directory.raw), request.selection)
         place = _conclude(request, plan, directory, outcome, result)
-        _report(request, directory, place, outcome, result)
+        _report(request, directory, place, outcome, result, unused)
         if result.interrupted:
             raise KeyboardInterrupt
         return outcome.status or (1 if result.failures else 0)
@@ -262,7 +307,7 @@ def _run_record(request: Request, directory: RunDirectory, outcome: Outcome, res
         "started": outcome.started.isoformat(),
         "seconds": round(outcome.seconds, 6),
         "exit_status": outcome.status,
-        "options": asdict(request.runtime_options(directory.raw)) | {"directory": RAW_DIR},
+        "options": request.runtime_options(directory.raw).to_json() | {"directory": RAW_DIR},
         "versions": {"warptrace": __version__, "python": platform.python_version(), "platform": platform.platform()},
         "captures": [f"{RAW_DIR}/{path.name}" for path in captures_in(directory.raw)],
         "outputs": result.outputs,
@@ -271,14 +316,21 @@ def _run_record(request: Request, directory: RunDirectory, outcome: Outcome, res
 
 
 def _report(
-    request: Request, directory: RunDirectory, place: Path, outcome: Outcome, result: Result
+    request: Request,
+    directory: RunDirectory,
+    place: Path,
+    outcome: Outcome,
+    result: Result,
+    unused: Sequence[str],
 ) -> None:
-    """Tell where the results are, and what is not as it should be."""
+    """Tell where the results are, and what is not as it should be. ``unused``: names of kernels that selected none."""
     print_summaries(result.summaries, sys.stderr)
     if outcome.status:
         note(f"the command ended with exit status {outcome.status}")
     for failure in result.failures:
         note(f"error: {failure}")
+    for line in unused:
+        warn(f"{line} matches no kernel of this run")
     if not result.recorded and not result.failures:
         raw = place / RAW_DIR
         for line in why_nothing_recorded(captures_in(raw), armed_processes(raw)):

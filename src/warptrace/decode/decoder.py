@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..raw import Capture
+from ..selection import EVERYTHING
 from ..trace import Launch, Process, Trace, Warps
 from ..wire import unpack_block, unpack_cluster
 from .align import HOSTS_NS, Alignment, align_devices, shifted_lost
@@ -26,6 +27,7 @@ from .problems import (
     stride_problems,
     unsaved_problems,
 )
+from .selected import expected_warps, selection_problems
 from .tables import I32, I64, LostRows, Regions, SiteTable, read_lost, read_regions, site_table
 
 EPOCH_STEP = 32
@@ -103,6 +105,7 @@ def decode(captures: Sequence[Capture], *, hosts_ns: float = HOSTS_NS) -> Trace:
     facts = [clock_facts(clock, i) for i in range(len(identity.keys))]
     trace_launches = _launches(identity, warps, table, facts)
     problems += [*capture_problems(captures), *unsaved_problems(captures, trace_launches), *alignment.problems]
+    problems += selection_problems(trace_launches)
     problems += launch_problems(trace_launches, warps, table)
     problems += event_problems(found.doubts, table)
     problems += stride_problems(identity, table)
@@ -138,13 +141,16 @@ def _meta(captures: Sequence[Capture]) -> dict[str, Any]:
     """Host-side knowledge of all processes together."""
     counts: Counter[str] = Counter()
     uninstrumented: list[str] = []
+    deselected: list[str] = []
     for capture in captures:
         counts.update({str(k): int(v) for k, v in capture.manifest.get("launches", {}).items()})
         uninstrumented += capture.manifest.get("uninstrumented", [])
+        deselected += capture.manifest.get("deselected", [])
     records = {k.kernel_id: k for capture in captures for k in capture.kernels.values() if k.build}
     return {
         "launch_counts": dict(sorted(counts.items())),
         "uninstrumented": sorted(set(uninstrumented)),
+        "deselected": sorted(set(deselected)),
         "builds": [{"kernel_id": k.kernel_id, "kernel": k.name, "arch": k.arch, **k.build} for k in records.values()],
     }
 
@@ -301,7 +307,7 @@ def _launches(
         header = headers[int(first[i])] if with_region[i] else None
         record = table.kernels.get(key.kernel_id)
         grid, block, cluster = _dims(header)
-        ctas, threads = int(np.prod(grid, dtype=np.int64)), int(np.prod(block, dtype=np.int64))
+        expected, selection = expected_warps(record.selection if record else EVERYTHING, grid, block, cluster)
         name = record.name if record else f"unknown_kernel_{key.kernel_id:016x}"
         result.append(
             Launch(
@@ -319,7 +325,7 @@ def _launches(
                 start_ns=int(start[i]),
                 end_ns=int(end[i]),
                 warps_recorded=int(with_region[i]),
-                warps_expected=ctas * -(-threads // 32),
+                warps_expected=expected,
                 events=int(sums["events"][i]),
                 lost_events=int(sums["lost"][i]),
                 lost_warps=int(without[i]),
@@ -327,6 +333,7 @@ def _launches(
                 graph=(graphs[key.process, key.device, key.kernel_id, key.grid_id], key.replay)
                 if key.recurs
                 else None,
+                selection=selection,
             )
         )
     return tuple(result)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..raw import Capture
+from ..selection import Selection
 from ..trace import Launch, Problem, Warps
 from ..wire import CELL_KERNEL_COUNT, LOST_DTYPE
 from .clocks import MOVED
@@ -80,13 +81,17 @@ def unsaved_problems(captures: Sequence[Capture], launches: Sequence[Launch]) ->
 def _missing_launches(capture: Capture, launches: Sequence[Launch]) -> list[Problem]:
     """By kernel: launches that host code counted and of which nothing is there, and launches that lack warps."""
     problems = []
-    counted = capture.launches()
+    selection = Selection.from_json(capture.manifest.get("selection") or {})
     found = {(x.kernel_id, x.device, x.grid_id) for x in launches}
     saved = Counter(kernel % CELL_KERNEL_COUNT for kernel, _, _ in found)
     names: dict[int, list[str]] = {}
     for record in capture.kernels.values():
-        names.setdefault(record.kernel_id % CELL_KERNEL_COUNT, []).append(record.name)
-    for number, count in sorted(counted.items()):
+        if selection.wants(record.symbol):
+            names.setdefault(record.kernel_id % CELL_KERNEL_COUNT, []).append(record.name)
+    for number, launched in sorted(capture.launches().items()):
+        if number not in names and selection.kernels:
+            continue
+        count = selection.recorded_of(launched)
         missing = count - saved[number]
         name = " and ".join(names.get(number, ["kernels that have no record"]))
         if missing > 0:

@@ -1,7 +1,9 @@
 """PTX text of the device operations, from the numbers of :mod:`warptrace.wire`.
 
-A kernel that records is woven from four operations, in this order along every path:
+A kernel that records is woven from these operations, in this order along every path:
 
+``select``  only where not all clusters and warps are wanted: takes the control pointer from those that are not, so that
+            for them all that follows is as without a recorder.
 ``entry``   first in the kernel: reads the clocks and issues the claim of a region (one atomic add). Its result is
             not used before ``open``, so its 600 cycles pass beside the kernel's own set-up.
 ``open``    before the first operation that holds an event: writes the region header, makes cursor and limit.
@@ -17,8 +19,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .. import wire
+from ..selection import KernelSelection
 
 Operand = tuple[str, str]
+
+MAX_CLUSTER_CTAS = 16
+"""CTAs of the largest cluster."""
+LOG2_CROWD = 3
+"""Where clusters are left out a bank holds the regions of so many of the CTAs that record, or so many times the even
+share: a hash spreads them, not the SMs, and it is not as even."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +45,8 @@ class KernelFacts:
     """What the text depends on. ``stride``: bytes a slot (8 or 16). ``lanes``: some event may be led by a lane other
     than 0. ``slack``: bytes behind the limit, where the events of a full warp go: room for the largest group.
     ``clusters``: the target has cluster registers (sm_90 and newer). ``wide``: lanes 0 to 3 store a record together, a
-    word each (:func:`wide_event`); only where no other lane leads and every warp is whole."""
+    word each (:func:`wide_event`); only where no other lane leads and every warp is whole. ``selection``: the clusters
+    and warps that record, None: all."""
 
     kernel_id: int
     stride: int
@@ -44,6 +54,7 @@ class KernelFacts:
     slack: int
     clusters: bool
     wide: bool = False
+    selection: KernelSelection | None = None
 
 
 def _lane_trim(facts: KernelFacts) -> int:
@@ -71,22 +82,45 @@ def _sizes(facts: KernelFacts) -> str:
             f"selp.b32 lane,t,lane,q; max.u32 lane,lane,{_least_lane_bytes(facts)}; "
             f"mov.u32 t,%laneid; setp.ne.u32 q,t,0; selp.b32 trim,{_lane_trim(facts)},trim,q; "
         )
+    crowd = f"sub.s32 t,s,{wire.LOG2_BANKS - 1}; "
+    if _thinned(facts):
+        crowd = f"add.u32 m,m,{LOG2_CROWD}; sub.s32 t,s,{wire.LOG2_BANKS - LOG2_CROWD}; "
     return (
         "mov.b64 {main,lane}, <region>; "
         "and.b32 t,main,1; setp.ne.u32 q,t,0; "
         "mov.u32 s,%nctaid.x; mov.u32 t,%nctaid.y; mul.lo.u32 s,s,t; mov.u32 t,%nctaid.z; mul.lo.u32 s,s,t; "
         "mov.u32 m,%ntid.x; mov.u32 t,%ntid.y; mul.lo.u32 m,m,t; mov.u32 t,%ntid.z; mul.lo.u32 m,m,t; "
-        "add.u32 m,m,31; shr.u32 m,m,5; mul.lo.u32 s,s,m; "
+        "add.u32 m,m,31; shr.u32 m,m,5; " + _crowd(facts) + "mul.lo.u32 s,s,m; "
         # s, m = ceil(log2) of the warps of the launch, and of a CTA
         "sub.u32 s,s,1; clz.b32 s,s; sub.u32 s,32,s; sub.u32 m,m,1; clz.b32 m,m; sub.u32 m,32,m; "
         # m = log2 of what a bank has for each of the warps that crowd it
-        f"sub.s32 t,s,{wire.LOG2_BANKS - 1}; max.s32 m,m,t; bfe.u32 t,main,16,5; sub.s32 m,t,m; "
+        + crowd
+        + "max.s32 m,m,t; bfe.u32 t,main,16,5; sub.s32 m,t,m; "
         "bfe.u32 t,main,1,5; sub.s32 t,t,s; bfe.u32 s,main,6,5; max.s32 t,t,s; bfe.u32 s,main,11,5; min.s32 t,t,s; "
         f"min.s32 t,t,m; max.s32 t,t,{wire.LOG2_LEAST_MAIN}; "
         "mov.u32 s,1; shl.b32 s,s,t; bfe.u32 trim,main,2,4; shl.b32 trim,trim,3; selp.b32 trim,0,trim,q; "
         f"and.b32 main,main,{-wire.REGION_ALIGN}; selp.b32 main,s,main,q; "
         "shr.u32 t,lane,1; shr.u32 t,main,t; and.b32 s,lane,1; setp.ne.and.u32 q,s,0,q; " + lane
     )
+
+
+def _thinned(facts: KernelFacts) -> bool:
+    """Whether only some of a grid's clusters record."""
+    return facts.selection is not None and facts.selection.thins
+
+
+def _crowd(facts: KernelFacts) -> str:
+    """PTX that lowers u32 s, the CTAs of the launch, and u32 m, the warps of a CTA, to no less than those that the
+    selection lets record: few warps get large regions whatever the grid. Uses u32 t."""
+    selection, most = facts.selection, MAX_CLUSTER_CTAS if facts.clusters else 1
+    if selection is None:
+        return ""
+    text = "" if selection.warps is None else f"min.u32 m,m,{len(selection.warps)}; "
+    if selection.clusters is not None:
+        text += f"min.u32 s,s,{len(selection.clusters) * most}; "
+    if selection.cta_stride > 1:  # divided by the power of two that is not larger
+        text += f"shr.u32 t,s,{selection.cta_stride.bit_length() - 1}; add.u32 t,t,{most}; min.u32 s,s,t; "
+    return text
 
 
 def _total() -> str:
@@ -108,18 +142,79 @@ def _lane_mask(spare: str = "s") -> str:
     ).replace("S", spare)
 
 
+def select(selection: KernelSelection, clusters: bool) -> Asm:
+    """<chosen>: <control> in the warps that are wanted, 0 in others. The same in all lanes of a warp.
+
+    ``clusters``: the target has cluster registers; else a cluster is a CTA, as in launches without clusters. Adds and
+    compares only: a warp that is not wanted pays for nothing else.
+    """
+    at, of = ("%clusterid", "%nclusterid") if clusters else ("%ctaid", "%nctaid")
+    text = "{ .reg .pred p,q; .reg .u64 g,h; .reg .u32 x,y,z,s,t,m,w; setp.eq.u32 p,0,0; "
+    if selection.clusters is not None or selection.cta_stride > 1:
+        text += f"mov.u32 x,{at}.x; mov.u32 y,{at}.y; mov.u32 z,{at}.z; "
+    if selection.clusters is not None:
+        text += _one_of(selection.clusters, of)
+    if selection.cta_stride > 1:
+        text += _multiple_of(selection.cta_stride, of)
+    if selection.warps is not None:
+        text += _lane_mask() + f"mov.u32 t,{selection.warp_mask}; shr.u32 t,t,w; and.b32 t,t,1; "
+        text += "setp.ne.and.u32 p,t,0,p; "
+    return Asm(text + "selp.b64 <chosen>,<control>,0,p; }", (("chosen", "i64"),), (("control", "i64"),))
+
+
+def _one_of(places: tuple[tuple[int, int, int], ...], of: str) -> str:
+    """PTX that sets pred ``p`` where (x, y, z) is one of ``places``, or 0,0,0 where the grid of ``of`` does not have
+    them all: some place lies outside exactly if the largest coordinates do. Uses u32 s, t, y, pred q."""
+    most = [max(place[i] for place in places) for i in range(3)]
+    text = f"mov.u32 t,{of}.x; setp.le.u32 p,t,{most[0]}; "
+    text += "".join(f"mov.u32 t,{of}.{axis}; setp.le.or.u32 p,t,{most[i]},p; " for i, axis in ((1, "y"), (2, "z")))
+    text += "or.b32 s,x,y; or.b32 s,s,z; setp.eq.and.u32 p,s,0,p; shl.b32 t,z,16; or.b32 y,y,t; "
+    for px, py, pz in places:
+        if max(py, pz) <= 0xFFFF:  # no grid has more in y and z
+            text += f"setp.eq.u32 q,x,{px}; setp.eq.and.u32 q,y,{py | pz << 16},q; or.pred p,p,q; "
+    return text
+
+
+def _multiple_of(stride: int, of: str) -> str:
+    """PTX that sets pred ``p`` where the linear number of (x, y, z) in the grid of ``of`` is a multiple of ``stride``.
+
+    Without a division, which is a subroutine for 64 bits: n is a multiple of an odd d exactly if n times the inverse of
+    d modulo 2^64 is at most (2^64 - 1) / d, and of d * 2^k if that holds for the product rotated by k.
+    """
+    twos = (stride & -stride).bit_length() - 1
+    inverse = pow(stride >> twos, -1, 1 << 64)
+    text = (
+        f"mov.u32 t,{of}.y; mad.lo.u32 s,z,t,y; mov.u32 t,{of}.x; cvt.u64.u32 h,x; mad.wide.u32 g,s,t,h; "
+        f"mov.u64 h,{inverse:#x}U; mul.lo.u64 g,g,h; "
+    )
+    if twos:
+        text += f"shr.u64 h,g,{twos}; shl.b64 g,g,{64 - twos}; or.b64 g,g,h; "
+    return text + f"mov.u64 h,{(2**64 - 1) // stride:#x}U; setp.le.u64 p,g,h; "
+
+
 def entry(facts: KernelFacts) -> Asm:
     """Reads both clocks, works out the region's size and issues the claim on the warp's bank.
 
     The bank is ``(smid + 37 * gridid) % BANK_COUNT``: SMs of one launch do not share a counter, and small launches,
-    which always start on the same SMs, still spread over all banks. The bank's constants are loaded beside the atomic.
+    which always start on the same SMs, still spread over all banks. Where only some clusters record, a hash of the CTA
+    stands for the SM: every 132nd CTA may well run on one SM. The bank's constants are loaded beside the atomic.
     """
+    place = "mov.u32 b,%smid; "
+    if _thinned(facts):
+        place = (
+            "mov.u32 b,%ctaid.z; mov.u32 s,%nctaid.y; mov.u32 t,%ctaid.y; mad.lo.u32 b,b,s,t; "
+            "mov.u32 s,%nctaid.x; mov.u32 t,%ctaid.x; mad.lo.u32 b,b,s,t; "
+            "shr.u32 s,b,16; xor.b32 b,b,s; mul.lo.u32 b,b,0x7feb352d; shr.u32 s,b,15; xor.b32 b,b,s; "
+            "mul.lo.u32 b,b,0x846ca68b; shr.u32 s,b,16; xor.b32 b,b,s; "
+        )
     text = (
         "{ .reg .pred p; .reg .u64 a,g; .reg .u32 b,n; " + _SIZE_REGS + "mov.u64 <clock>,%clock64; "
         "mov.u64 <timer>,%globaltimer; "
         "mov.u32 b,%laneid; setp.eq.u32 p,b,0; setp.ne.and.u64 p,<control>,0,p; "
         + _sizes(facts)
-        + "mov.u64 g,%gridid; cvt.u32.u64 n,g; mov.u32 b,%smid; mad.lo.u32 n,n,37,b; "
+        + "mov.u64 g,%gridid; cvt.u32.u64 n,g; "
+        + place
+        + "mad.lo.u32 n,n,37,b; "
         f"and.b32 n,n,{wire.BANK_COUNT - 1}; mad.lo.u32 <bank>,n,{wire.BANK_LINE_BYTES},{wire.BANKS_OFFSET}; "
         + _total()
         + "cvt.u64.u32 a,<bank>; add.u64 a,a,<control>; "
@@ -233,11 +328,14 @@ def lane_zero() -> Asm:
     return Asm("{ .reg .u32 l; mov.u32 l,%laneid; setp.eq.u32 <lead>,l,0; }", (("lead", "i1"),), ())
 
 
-def event(index: int, stride: int, payload: str | None, *, end: bool, anchor: bool = False) -> Asm:
+def event(
+    index: int, stride: int, payload: str | None, *, end: bool, anchor: bool = False, sparing: bool = False
+) -> Asm:
     """Stores one record at slot ``index`` behind <slot>, where <store> holds.
 
     ``end``: <code> is the site alone and <token> is already the link in place, so one OR joins them. ``anchor``: the
-    record also holds %globaltimer, beside a payload of at most 32 bits (stride 16).
+    record also holds %globaltimer, beside a payload of at most 32 bits (stride 16). ``sparing``: the clock is read only
+    where a record is stored, for kernels of whose warps most do not record.
 
     A payload ("i32" or "i64") is a store of its own: one 16-byte store makes every record pay. The order was measured
     (docs/design.md): the clock before the address, so that its latency passes beside the wait for the last store's
@@ -247,7 +345,8 @@ def event(index: int, stride: int, payload: str | None, *, end: bool, anchor: bo
     width = {"i32": "b32", "i64": "b64", None: ""}[payload]
     address = "cvt.u64.u32 a,<slot>; add.u64 a,a,<control>; "
     code = "or.b32 c,<token>,<code>; " if end else "mov.b32 c,<code>; "
-    clock = "mov.u32 t,%clock; " + ("mov.u32 g,%globaltimer_lo; " if anchor else "")
+    guard = "@<store> " if sparing else ""
+    clock = f"{guard}mov.u32 t,%clock; " + (f"{guard}mov.u32 g,%globaltimer_lo; " if anchor else "")
     record = f"@<store> st.global.v2.b32 [a+{at}],{{t,c}}; "
     beside = f"@<store> st.global.{width} [a+{at + 8}],<payload>; " if payload else ""
     if anchor:
@@ -277,7 +376,14 @@ def record_lanes() -> Asm:
 
 
 def wide_event(
-    index: int, stride: int, payload: str | None, *, end: bool, anchor: bool = False, grouped: bool = False
+    index: int,
+    stride: int,
+    payload: str | None,
+    *,
+    end: bool,
+    anchor: bool = False,
+    grouped: bool = False,
+    sparing: bool = False,
 ) -> Asm:
     """Stores the record of :func:`event` with one 32-bit store: lane 0 the clock, lane 1 the code, lane 2 the payload
     (its low half), lane 3 its high half or %globaltimer. <slot> is 4 bytes further in each lane, <store> holds in the
@@ -288,7 +394,8 @@ def wide_event(
     payload the clock goes right into the word to store; with one, the address first where events are ``grouped``.
     """
     address = "cvt.u64.u32 a,<slot>; add.u64 a,a,<control>; "
-    clock = "mov.u32 t,%clock; " + ("mov.u32 g,%globaltimer_lo; " if anchor else "")
+    guard = "@<store> " if sparing else ""
+    clock = f"{guard}mov.u32 t,%clock; " + (f"{guard}mov.u32 g,%globaltimer_lo; " if anchor else "")
     halves = "mov.b64 {h,k},<payload>; selp.b32 h,k,h,<last>; "
     rest = {"i32": "mov.b32 h,<payload>; ", "i64": halves, None: ""}[payload]
     rest += "or.b32 c,<token>,<code>; " if end else "mov.b32 c,<code>; "
@@ -300,6 +407,8 @@ def wide_event(
         body = clock + address + rest + choose
     elif payload:
         body = address + rest + clock + choose
+    elif sparing:
+        body = rest + ".reg .pred q; mov.b32 t,c; and.pred q,<isclock>,<store>; @q mov.u32 t,%clock; " + address
     else:
         body = rest + "mov.b32 t,c; @<isclock> mov.u32 t,%clock; " + address
     ins: tuple[Operand, ...] = (("slot", "i32"), ("control", "i64"), ("store", "i1"), ("code", "i32"))

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from .. import __version__
 from ..errors import WarptraceError
+from ..selection import Coordinates
 from ..trace import I64, RANGE_STACK, U8, U64, Launch, Trace
 from ..wire import EventKind, PayloadType
 from ._common import OrderedPool, Progress, RowBounds, replacing, row_bounds, rows_of
@@ -237,6 +238,7 @@ class _Writer:
         head = {
             **{f"blockDim{axis}": size for axis, size in zip("XYZ", launch.block, strict=True)},
             "contextId": launch.context_id,
+            **_enabled_cluster(launch),
             **{f"gridDim{axis}": size for axis, size in zip("XYZ", launch.grid, strict=True)},
             "gridId": launch.grid_id,
             "kernelName": launch.symbol,
@@ -249,7 +251,8 @@ class _Writer:
         self._section(self._markers, whole.markers)
         self._text('],"ranges":[')
         self._section(self._ranges, whole.ranges, ids)
-        self._text('],"singleClusterActive":0,"warpLifetimes":[')
+        single = int(_single_cluster(launch) is not None)
+        self._text(f'],"singleClusterActive":{single},"warpLifetimes":[')
         self._section(self._lifetimes, whole.warps)
         self._text(f'],"warptrace":{self._launch_extension(launch, first, last)}}}')
         self._advance(rows_of(whole))
@@ -371,6 +374,7 @@ class _Writer:
             "lostEvents": launch.lost_events,
             "lostWarps": launch.lost_warps,
             "clockUncertaintyNs": launch.clock_uncertainty_ns,
+            "selection": _selection(launch),
             "lostPerWarp": np.stack([place[losing], warps.lost[rows][losing]], axis=1).tolist(),
             "unfinishedWarps": place[warps.closed[rows] == 0].tolist(),
         }
@@ -403,6 +407,32 @@ class _Writer:
             "builds": [_build(build) for build in trace.meta.get("builds", ())],
         }
         return _dumps(facts)
+
+
+def _single_cluster(launch: Launch) -> Coordinates | None:
+    """The only cluster that was recorded, where one was chosen."""
+    clusters = launch.selection.recorded.clusters if launch.selection is not None else None
+    return clusters[0] if clusters is not None and len(clusters) == 1 else None
+
+
+def _enabled_cluster(launch: Launch) -> dict[str, Any]:
+    place = _single_cluster(launch)
+    return {} if place is None else {"enabledCluster": dict(zip("xyz", place, strict=True))}
+
+
+def _selection(launch: Launch) -> dict[str, Any] | None:
+    """What of the launch was recorded; None: all of it."""
+    chosen = launch.selection
+    if chosen is None:
+        return None
+    return {
+        "clusters": chosen.recorded.clusters,
+        "ctaStride": chosen.recorded.cta_stride,
+        "warps": chosen.recorded.warps,
+        "outside": chosen.outside,
+        "clusterGrid": chosen.cluster_grid,
+        "warpsOfGrid": chosen.grid_warps,
+    }
 
 
 def _build(build: dict[str, Any]) -> dict[str, Any]:

@@ -153,6 +153,8 @@ class _Writer:
             "clock_uncertainty_ns": float(launch.clock_uncertainty_ns),
             "epoch_ns": self.trace.epoch_ns + self.first_ns,
         }
+        if launch.selection is not None:
+            facts["selection"] = str(launch.selection)
         if launch.graph is not None:
             facts["graph"] = f"{launch.graph[0]}:{launch.graph[1]}"
         if self.trace.emulated:

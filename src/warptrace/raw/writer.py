@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import WarptraceError
+from ..selection import Selection
 from ..sites import KernelRecord
 from ..wire import CAPTURE_VERSION, LOST_DTYPE
 from .format import (
@@ -125,6 +126,8 @@ class CaptureWriter:
             "launches": {},
             "windows": None,
             "uninstrumented": [],
+            "deselected": [],
+            "selection": None,
             "problems": [],
             "undrained": [],
         }
@@ -227,6 +230,16 @@ class CaptureWriter:
     def add_uninstrumented(self, symbol: str) -> None:
         """Notes, once, a kernel compiled without events."""
         self._add("uninstrumented", symbol)
+
+    def add_deselected(self, symbol: str) -> None:
+        """Notes, once, a kernel with events that the selection leaves out."""
+        self._add("deselected", symbol)
+
+    def set_selection(self, selection: Selection) -> None:
+        """Notes what was asked for, where that is not everything."""
+        with self._lock:
+            self._manifest["selection"] = None if selection.everything else selection.to_json()
+            self.flush()
 
     def set_launches(self, launches: Mapping[int, int]) -> None:
         """Host-side counts of launches, by kernel id. Written by the next :meth:`flush` or :meth:`finish`."""

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 MAX_ROWS = 20
 MAX_PROBLEMS = 10
 MAX_BUILDS = 10
+MAX_SELECTIONS = 10
+MAX_LEFT_OUT = 4
 MAX_NAME = 40
 COLUMNS = ("#", "kernel", "grid", "block", "cluster", "warps", "events", "lost", "duration")
 NUMERIC = ("#", "warps", "events", "lost", "duration")
@@ -65,7 +67,8 @@ class LaunchRow:
 @dataclass(frozen=True)
 class Summary:
     """What a run recorded. ``totals`` sums the rows; its duration is first entry to last exit of all launches.
-    ``builds``: a line for each launched kernel whose registers or stack tracing changed."""
+    ``builds``: a line for each launched kernel whose registers or stack tracing changed; ``selections``: a line for
+    each kernel of which only a part was recorded, or nothing."""
 
     rows: tuple[LaunchRow, ...]
     totals: LaunchRow
@@ -73,6 +76,7 @@ class Summary:
     outputs: tuple[str, ...]
     emulated: bool
     builds: tuple[str, ...] = ()
+    selections: tuple[str, ...] = ()
 
     @property
     def heading(self) -> str:
@@ -96,7 +100,20 @@ def summarize(trace: Trace, outputs: Sequence[str] = ()) -> Summary:
         outputs=tuple(map(str, outputs)),
         emulated=trace.emulated,
         builds=build_lines(trace),
+        selections=selection_lines(trace),
     )
+
+
+def selection_lines(trace: Trace) -> tuple[str, ...]:
+    """A line for each kernel of which only a part was recorded, and one for those that were left out."""
+    chosen = dict.fromkeys((one.kernel, str(one.selection)) for one in trace.launches if one.selection is not None)
+    lines = [f"kernel {shorten(kernel, MAX_NAME)}: recorded only {text}" for kernel, text in chosen]
+    left_out = trace.meta.get("deselected", ())
+    if left_out:
+        names = ", ".join(shorten(name, MAX_NAME) for name in left_out[:MAX_LEFT_OUT])
+        more = len(left_out) - MAX_LEFT_OUT
+        lines.append(f"not recorded, as --kernel asks: {names}{f' and {more} more' if more > 0 else ''}")
+    return tuple(lines)
 
 
 def build_lines(trace: Trace) -> tuple[str, ...]:
@@ -212,6 +229,10 @@ def print_summary(summary: Summary, console: Console) -> None:
         console.print(launch_table(summary))
     if len(summary.rows) > MAX_ROWS:
         line(f"... and {len(summary.rows) - MAX_ROWS} more launches")
+    for text in summary.selections[:MAX_SELECTIONS]:
+        line(text)
+    if len(summary.selections) > MAX_SELECTIONS:
+        line(f"... and {len(summary.selections) - MAX_SELECTIONS} more kernels that were recorded in part")
     for text in summary.builds[:MAX_BUILDS]:
         line(text)
     if len(summary.builds) > MAX_BUILDS:

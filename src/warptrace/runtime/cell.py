@@ -14,8 +14,8 @@ from .. import wire
 from .layout import RegionSize
 from .shared_memory import FixedMemory
 
-OFF = 1
-"""A device's slot with this value: no tracing on this device (0: not asked yet)."""
+NO_END = 2**32 - 1
+"""Number of a launch that no kernel reaches."""
 
 _CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
 
@@ -24,8 +24,8 @@ class HostCell:
     """The cell of this process: host code of kernels keeps its address for good, so there is one, for all recordings.
 
     While a recording is attached, ``on_first_launch(ordinal)`` returns the control block's address for a device, or
-    OFF; it runs on the launching thread, once a device. ``on_repeat(number)`` runs on the launching thread before each
-    launch but the first of a kernel that asks for it (see ``set_size``). Neither may raise.
+    wire.CELL_OFF; it runs on the launching thread, once a device. ``on_repeat(number)`` runs on the launching thread
+    before each launch but the first of a kernel that asks for it (see ``set_size``). Neither may raise.
     """
 
     def __init__(self) -> None:
@@ -37,11 +37,12 @@ class HostCell:
         self._devices = data[wire.CELL_DEVICES_OFFSET : devices_end].view(np.uint64)
         self._kernels = data[wire.CELL_KERNELS_OFFSET :].view(wire.CELL_KERNEL_DTYPE)
         self._callback = _CALLBACK(self._called)
-        self._sizes: dict[int, dict[int, tuple[RegionSize, bool]]] = {}
+        self._sizes: dict[int, dict[int, tuple[RegionSize, bool] | None]] = {}
         self._attached = False
         self._changes = 0
         self._counted = self._kernels["launches"].copy()
-        self._on_first_launch: Callable[[int], int] = lambda ordinal: OFF
+        self.set_window(0, NO_END)
+        self._on_first_launch: Callable[[int], int] = lambda ordinal: wire.CELL_OFF
         self._on_repeat: Callable[[int], None] = lambda number: None
 
     def attach(
@@ -79,13 +80,18 @@ class HostCell:
         self._changes += 1
         self._attached = False
         self._callback_slot[0] = 0
-        self._devices[:] = OFF
+        self._devices[:] = wire.CELL_OFF
         if os.environ.get(wire.CELL_ENV, "").startswith(f"{os.getpid()}:"):
             del os.environ[wire.CELL_ENV]
 
     def leave_file(self) -> None:
         """The cell is this process's own again; its file stays as it is. In a forked child that is the parent's."""
         self._memory.out_of_file()
+
+    def set_window(self, first: int, end: int) -> None:
+        """Of each kernel, launches ``first`` to ``end - 1`` are recorded, counted since the recording was attached."""
+        self._kernels["first"] = first
+        self._kernels["end"] = end
 
     def set_default_size(self, size: RegionSize) -> None:
         """Region size of kernels that no one has announced."""
@@ -94,18 +100,31 @@ class HostCell:
         self._kernels["lane"] = size.lane
 
     def set_size(self, kernel_id: int, size: RegionSize, *, ask: bool) -> None:
-        """Region size of one kernel. ``ask``: call ``on_repeat`` before its next launch but the first.
+        """Region size of one kernel. ``ask``: call ``on_repeat`` before its next recorded launch but the first.
 
         Kernels that share an entry get a size that serves all of them.
         """
+        self._set(kernel_id, (size, ask))
+
+    def skip(self, kernel_id: int) -> None:
+        """From now on a kernel is not recorded, unless it shares its entry with one that is."""
+        self._set(kernel_id, None)
+
+    def sharing(self, kernel_id: int) -> list[int]:
+        """The kernels that share an entry with this one: they are counted as one."""
+        return [k for k in self._sizes.get(kernel_number(kernel_id), {}) if k != kernel_id]
+
+    def _set(self, kernel_id: int, wanted: tuple[RegionSize, bool] | None) -> None:
         number = kernel_number(kernel_id)
         sharing = self._sizes.setdefault(number, {})
-        sharing[kernel_id] = (size, ask)
-        for other, _ in sharing.values():
-            size = size | other
+        sharing[kernel_id] = wanted
+        recorded = [entry for entry in sharing.values() if entry is not None]
+        size = RegionSize(wire.CELL_SKIP, 0)
+        for other, _ in recorded:
+            size = other if size.main == wire.CELL_SKIP else size | other
         self._kernels["main"][number] = size.main
         self._kernels["lane"][number] = size.lane
-        self._kernels["ask"][number] = any(asks for _, asks in sharing.values())
+        self._kernels["ask"][number] = any(asks for _, asks in recorded)
 
     def all_launches(self) -> int:
         """Launches of all kernels that host code counted."""
@@ -125,7 +144,9 @@ class HostCell:
         number = kernel_number(kernel_id)
         entry = self._kernels[number]
         before, entry["launches"] = int(entry["launches"]), entry["launches"] + 1
-        if before and entry["ask"] and self._callback_slot[0]:
+        if not int(entry["first"]) <= before < int(entry["end"]):
+            return 0, int(entry["main"]) | int(entry["lane"]) << 32
+        if before != int(entry["first"]) and entry["ask"] and self._callback_slot[0]:
             self._called(self._address + wire.CELL_KERNELS_OFFSET + wire.CELL_KERNEL_BYTES * number, 0)
         region = int(entry["main"]) | int(entry["lane"]) << 32
         if entry["main"] == wire.CELL_SKIP:
@@ -133,7 +154,7 @@ class HostCell:
         if not self._devices[ordinal] and self._callback_slot[0]:
             self._called(self._address + wire.CELL_DEVICES_OFFSET + 8 * ordinal, 0)
         control = int(self._devices[ordinal])
-        return control if control > OFF else 0, region
+        return control if control > wire.CELL_OFF else 0, region
 
     def _called(self, address: int, _same: int) -> int:
         offset = address - self._address
@@ -144,7 +165,7 @@ class HostCell:
             asked = self._changes
             self._devices[ordinal] = self._on_first_launch(ordinal)
             if self._changes != asked:  # another thread detached meanwhile, and may have attached again
-                self._devices[ordinal] = 0 if self._attached else OFF
+                self._devices[ordinal] = 0 if self._attached else wire.CELL_OFF
         return 0
 
 

@@ -9,10 +9,11 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 from ..errors import UsageError
+from ..selection import Selection
 
 ENABLE_ENV = "WARPTRACE"
 """``1``: Python processes arm the tracer at start."""
@@ -73,6 +74,7 @@ class RuntimeOptions:
     printed. ``directory``: absolute path of the folder that gets a ``pid_<pid>`` capture a process.
     ``untraced_build``: kernels are compiled a second time without events, to tell what tracing costs in registers.
     ``window``: recording begins off and follows ``warptrace.start``, ``stop`` and ``capture``.
+    ``selection``: what is recorded.
 
     Raises UsageError, naming the field, for a value that cannot be used.
     """
@@ -83,6 +85,7 @@ class RuntimeOptions:
     log_level: str = "warn"
     untraced_build: bool = False
     window: bool = False
+    selection: Selection = Selection()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "directory", os.path.abspath(self.directory))
@@ -133,8 +136,12 @@ class RuntimeOptions:
         return {
             ENABLE_ENV: "1",
             DIRECTORY_ENV: self.directory,
-            OPTIONS_ENV: json.dumps(asdict(self), sort_keys=True),
+            OPTIONS_ENV: json.dumps(self.to_json(), sort_keys=True),
         }
+
+    def to_json(self) -> dict[str, Any]:
+        """As a JSON object of all fields."""
+        return {f.name: getattr(self, f.name) for f in fields(self)} | {"selection": self.selection.to_json()}
 
 
 def _decode(text: str) -> dict[str, Any]:
@@ -157,6 +164,13 @@ def _checked(name: str, value: Any, shown: str) -> Any:
         return parse_size(value)
     if name == "max_events_per_warp" and value is None:
         return None
+    if name == "selection":
+        if isinstance(value, Selection):
+            return value
+        try:
+            return Selection.from_json(value)
+        except UsageError as error:
+            raise UsageError(f"{shown.removesuffix(name)}{error}") from None
     if name in ("untraced_build", "window"):
         if not isinstance(value, bool):
             raise UsageError(f"{shown} must be true or false, not {value!r}")

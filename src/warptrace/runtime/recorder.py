@@ -11,15 +11,16 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from .. import registry
+from .. import registry, wire
 from ..errors import WarptraceError
 from ..flows import declared
 from ..raw import CaptureWriter
 from ..raw.format import CELL_NAME
 from ..raw.place import place, ranks
+from ..selection import Selection
 from ..sites import KernelRecord
 from .calibrate import ClockLog
-from .cell import CELL, OFF, kernel_number
+from .cell import CELL, kernel_number
 from .drain import Drain, Need
 from .driver import DriverError
 from .layout import Layout, RegionSize, automatic, exact, learned, most_events, plan
@@ -70,15 +71,22 @@ class Recorder:
         self._needs: dict[int, Need] = {}
         self._asked: dict[int, int] = {}
         self._complaints: set[str] = set()
+        self._selection_before = Selection()
 
     def start(self, *, paused: bool = False) -> None:
         """Begins to record or, ``paused``, to wait for ``resume``. Raises WarptraceError where the directory cannot be
         written."""
+        selection = self.options.selection
         self._writer = _new_writer(self.directory, self._dsl_version)
+        if not selection.everything:
+            self._writer.set_selection(selection)
         CELL.set_default_size(automatic(plan(self.options.buffer_bytes), lanes=True))
+        CELL.set_window(selection.launch_skip, selection.launch_end)
         self._running = True
         if paused:
             self._note_windows([])
+        self._selection_before = registry.selection()
+        registry.select(selection)
         registry.listen(self._kernel)
         if not paused:
             self._record()
@@ -110,6 +118,7 @@ class Recorder:
                 return
             self._running = False
         registry.unlisten(self._kernel)
+        registry.select(self._selection_before)
         CELL.detach()
         self._wake.set()
         if self._drainer is not None:
@@ -122,8 +131,10 @@ class Recorder:
             self._end_window()
         for symbol in registry.without_events():
             writer.add_uninstrumented(symbol)
+        for symbol in registry.deselected():
+            writer.add_deselected(symbol)
         writer.set_place(ranks())  # programs that start their ranks themselves set the variables late
-        writer.set_launches({k: CELL.launches(k) for k in self._kernels})
+        writer.set_launches({k: CELL.launches(k) for k, record in self._kernels.items() if self._wants(record)})
         writer.set_flows(declared())
         writer.finish(ended_unix_ns=time.time_ns())
 
@@ -221,7 +232,30 @@ class Recorder:
         if known is not None and replace(known, build=record.build) == record:  # compiled: its size is as before
             return
         self._size(record)
+        if not self._wants(record):
+            self._writer.add_deselected(record.symbol)
+            return
+        self._check_selection(record)
         log("info", f"traced kernel {record.symbol}: {len(record.sites)} sites, slots of {record.stride} bytes")
+
+    def _wants(self, record: KernelRecord) -> bool:
+        return self.options.selection.wants(record.symbol)
+
+    def _check_selection(self, record: KernelRecord) -> None:
+        """What of a kernel is recorded is compiled into it; how its launches are counted is not its own affair."""
+        selection = self.options.selection
+        wanted = selection.of(record.symbol)
+        if record.selection != wanted:
+            self._note(
+                "warn",
+                f"kernel {record.symbol} was compiled before this recording, with another selection: "
+                f"{record.selection} is recorded, not {wanted}; compile it again",
+            )
+        others = [k for k in CELL.sharing(record.kernel_id) if k in self._kernels]
+        if others and (selection.launch_skip or selection.launch_count is not None):
+            names = " and ".join(self._kernels[k].symbol for k in (record.kernel_id, *others))
+            text = f"launches of {names} are counted together: --launch-skip and --launch-count see one kernel"
+            self._note("warn", text)
 
     def _first_launch(self, ordinal: int) -> int:
         """Called by host code on the first launch on a device; must not raise."""
@@ -230,12 +264,12 @@ class Recorder:
         except Exception as e:  # the program must go on, whatever is wrong with us
             text = str(e) if isinstance(e, WarptraceError) else f"{type(e).__name__}: {e}"
             self._note("error", f"not recording on device {ordinal}: {text}")
-            return OFF
+            return wire.CELL_OFF
 
     def _take_memory(self, ordinal: int) -> int:
         with self._lock:
             if not self._recording or self._writer is None:
-                return OFF
+                return wire.CELL_OFF
             if ordinal in self._devices:
                 return self._devices[ordinal].memory.control
             memory = device_memory(ordinal, self.options.buffer_bytes)
@@ -316,7 +350,10 @@ class Recorder:
 
     def _size(self, record: KernelRecord) -> None:
         """Tells host code the region size of a kernel: what is known of its events, else what warps were seen to need,
-        else the grid's share, to be corrected before the second launch."""
+        else the grid's share, to be corrected before the second launch. A kernel that is not wanted gets none."""
+        if not self._wants(record):
+            CELL.skip(record.kernel_id)
+            return
         size = self._fixed_size(record)
         need = self._needs.get(record.kernel_id)
         if size is None and need is not None:
@@ -354,8 +391,9 @@ class Recorder:
     def _repeat(self, number: int) -> None:
         """Called by host code before the second launch of kernels whose number of events is not known."""
         try:
-            for record in [k for k in list(self._kernels.values()) if kernel_number(k.kernel_id) == number]:
-                self._observe(record)
+            for record in list(self._kernels.values()):
+                if kernel_number(record.kernel_id) == number and self._wants(record):
+                    self._observe(record)
         except Exception as e:  # the program must go on, whatever is wrong with us
             log("error", f"region sizes are not learned: {type(e).__name__}: {e}")
 

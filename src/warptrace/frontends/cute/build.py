@@ -11,12 +11,12 @@ from typing import Any
 
 from cutlass._mlir import ir
 
-from ... import registry, wire
+from ... import registry
 from ...device.cubin import KernelCode, kernels_in
 from ...runtime.log import log
 from ...sites import KernelRecord
-from .events import PLACEHOLDER
-from .ir_tools import constant, contained, kernels, plain_value, walk
+from .events import erase_events, placeholders
+from .ir_tools import contained, kernels
 
 
 @dataclass(frozen=True)
@@ -36,13 +36,12 @@ def untraced_copy(module: Any) -> bytes | None:
     """Bytecode of a module whose placeholders are not lowered yet, without them: what it is with tracing off. None
     where there are none, or no copy can be made."""
     try:
-        if not any(_placeholders(kernel) for kernel in kernels(module)):
+        if not any(placeholders(kernel) for kernel in kernels(module)):
             return None
         copy = module.operation.clone()
         with contained(copy):
             for kernel in kernels(copy):
-                for op in _placeholders(kernel):
-                    _erase(op)
+                erase_events(kernel)
         out = io.BytesIO()
         copy.operation.write_bytecode(out)
         return out.getvalue()
@@ -76,20 +75,6 @@ def reporting(compile_module: Callable[..., Any]) -> Callable[..., Any]:
         return result
 
     return compile_and_report
-
-
-def _placeholders(kernel: Any) -> list[Any]:
-    found: list[Any] = []
-    walk(kernel, lambda op: found.append(op) if PLACEHOLDER in op.attributes else None)
-    return found
-
-
-def _erase(op: Any) -> None:
-    if len(op.results):
-        with ir.InsertionPoint(op), op.location:
-            none = constant(wire.SENTINEL_TOKEN, "i32")
-        plain_value(op.results[0]).replace_all_uses_with(none)
-    op.erase()
 
 
 def _compile_untraced(compiler: Any, copy: bytes | None, pipeline: Any, verify: bool) -> dict[str, KernelCode]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -48,6 +50,7 @@ def arm() -> None:
                 )
             register(_finalize)
         _wrap_compiler()
+        _wrap_hooks()
         _armed = True
 
 
@@ -125,6 +128,30 @@ def _wrap_compiler() -> None:
         Compiler.compile = reporting(Compiler.compile)
     except (ImportError, AttributeError) as e:
         log("debug", f"no build records: {e}")
+
+
+def _wrap_hooks() -> None:
+    """Has errors of the user's that only the finalize hook can see come out as they are: the DSL would call them an
+    internal problem of its own. It still does where this DSL runs hooks in another way."""
+    try:
+        from cutlass.base_dsl.dsl import BaseDSL
+
+        BaseDSL._run_trace_finalize_hooks = _plainly(BaseDSL._run_trace_finalize_hooks)
+    except (ImportError, AttributeError) as e:
+        log("debug", f"errors of the finalize hook come wrapped: {e}")
+
+
+def _plainly(run_hooks: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(run_hooks)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return run_hooks(*args, **kwargs)
+        except Exception as e:
+            if isinstance(e.__cause__, WarptraceError):
+                raise e.__cause__ from None
+            raise
+
+    return run
 
 
 def _arch(owner: Any) -> str:

@@ -17,7 +17,7 @@ from ...errors import WarptraceError
 from ...wire import EventKind, PayloadType
 from . import dsl
 from . import payload as payloads
-from .ir_tools import constant, enclosing_kernel, is_argument, plain_value
+from .ir_tools import constant, enclosing_kernel, is_argument, plain_value, walk
 
 MAX_NAME_BYTES = 255
 PLACEHOLDER = "warptrace_event"
@@ -228,3 +228,22 @@ def _annotate(op: Any, kind: EventKind, name: str, payload: PayloadType, file: s
     op.attributes[f"{PLACEHOLDER}_name"] = ir.StringAttr.get(name)
     op.attributes[f"{PLACEHOLDER}_file"] = ir.StringAttr.get(file)
     op.attributes[f"{PLACEHOLDER}_line"] = ir.IntegerAttr.get(i32, line)
+
+
+def placeholders(kernel: Any) -> list[Any]:
+    """The events that stand in a kernel whose placeholders are not lowered yet."""
+    found: list[Any] = []
+    walk(kernel, lambda op: found.append(op) if PLACEHOLDER in op.attributes else None)
+    return found
+
+
+def erase_events(kernel: Any) -> bool:
+    """Takes all events out of a kernel, which is then what it is with tracing off. False where it holds none."""
+    found = placeholders(kernel)
+    for op in found:
+        if len(op.results):
+            with ir.InsertionPoint(op), op.location:
+                none = constant(wire.SENTINEL_TOKEN, "i32")
+            plain_value(op.results[0]).replace_all_uses_with(none)
+        op.erase()
+    return bool(found)

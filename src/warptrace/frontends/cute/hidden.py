@@ -6,7 +6,8 @@ once through an environment variable that holds the process id too: a stale cach
 environment meets no cell and passes zeros, and then the kernel records nothing. It costs one load a launch; a callback
 into Python would cost a microsecond. The first launch on a device meets an empty cell and calls back once, so that
 memory is taken on the device that really launches; the second launch of a kernel whose number of events is not known
-calls back once more, so that its regions can be cut to what the first one used.
+calls back once more, so that its regions can be cut to what the first one used. Launches are counted by one atomic
+add, whose old value also says whether a launch is one of those that are wanted: exact with any number of threads.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ from cutlass._mlir import ir
 
 from ... import wire
 from .ir_tools import attribute_items, int_type, plain_value, symbol, walk
+
+_FIELD = {name: place[1] for name, place in (wire.CELL_KERNEL_DTYPE.fields or {}).items()}
+"""Offsets in a kernel's entry of the cell."""
 
 # The callback is reached through libc's bsearch: an indirect llvm.call in the host module crashes the DSL's passes.
 _HOST = f"""
@@ -64,6 +68,7 @@ llvm.func internal @warptrace_control(%entry_offset: i64) -> i64 {{
   %eight = llvm.mlir.constant(8 : i64) : i64
   %one32 = llvm.mlir.constant(1 : i32) : i32
   %zero32 = llvm.mlir.constant(0 : i32) : i32
+  %off = llvm.mlir.constant({wire.CELL_OFF} : i64) : i64
   %skip = llvm.mlir.constant({wire.CELL_SKIP} : i32) : i32
   %devices = llvm.mlir.constant({wire.CELL_DEVICE_COUNT} : i32) : i32
   %null = llvm.mlir.zero : !llvm.ptr
@@ -73,13 +78,22 @@ llvm.func internal @warptrace_control(%entry_offset: i64) -> i64 {{
 ^count:
   %cellp = llvm.inttoptr %cell : i64 to !llvm.ptr
   %entry = llvm.getelementptr %cellp[%entry_offset] : (!llvm.ptr, i64) -> !llvm.ptr, i8
-  %launches = llvm.getelementptr %entry[8] : (!llvm.ptr) -> !llvm.ptr, i8
+  %launches = llvm.getelementptr %entry[{_FIELD["launches"]}] : (!llvm.ptr) -> !llvm.ptr, i8
   %before = llvm.atomicrmw add %launches, %one32 monotonic : !llvm.ptr, i32
+  %firstp = llvm.getelementptr %entry[{_FIELD["first"]}] : (!llvm.ptr) -> !llvm.ptr, i8
+  %first = llvm.load volatile %firstp : !llvm.ptr -> i32
+  %endp = llvm.getelementptr %entry[{_FIELD["end"]}] : (!llvm.ptr) -> !llvm.ptr, i8
+  %end = llvm.load volatile %endp : !llvm.ptr -> i32
+  %begun = llvm.icmp "uge" %before, %first : i32
+  %unended = llvm.icmp "ult" %before, %end : i32
+  %wanted = llvm.and %begun, %unended : i1
+  llvm.cond_br %wanted, ^chosen, ^done(%zero : i64)
+^chosen:
   %callbackp = llvm.getelementptr %cellp[{wire.CELL_CALLBACK_OFFSET}] : (!llvm.ptr) -> !llvm.ptr, i8
-  %again = llvm.icmp "ne" %before, %zero32 : i32
+  %again = llvm.icmp "ne" %before, %first : i32
   llvm.cond_br %again, ^wonder, ^size
 ^wonder:
-  %askp = llvm.getelementptr %entry[12] : (!llvm.ptr) -> !llvm.ptr, i8
+  %askp = llvm.getelementptr %entry[{_FIELD["ask"]}] : (!llvm.ptr) -> !llvm.ptr, i8
   %ask = llvm.load volatile %askp : !llvm.ptr -> i32
   %asks = llvm.icmp "ne" %ask, %zero32 : i32
   llvm.cond_br %asks, ^ask, ^size
@@ -119,7 +133,7 @@ llvm.func internal @warptrace_control(%entry_offset: i64) -> i64 {{
   %now = llvm.load volatile %slotp : !llvm.ptr -> i64
   llvm.br ^found(%now : i64)
 ^found(%control: i64):
-  %usable = llvm.icmp "ugt" %control, %one : i64
+  %usable = llvm.icmp "ugt" %control, %off : i64
   %result = llvm.select %usable, %control, %zero : i1, i64
   llvm.br ^done(%result : i64)
 ^done(%out: i64):

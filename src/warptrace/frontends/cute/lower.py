@@ -17,10 +17,11 @@ from cutlass._mlir.dialects import arith, llvm, scf
 from ... import registry, wire
 from ...device import ptx
 from ...errors import WarptraceError
+from ...selection import KernelSelection
 from ...sites import KernelRecord, Site, kernel_id
 from ...wire import EventKind, PayloadType
 from . import anchors, balance, hidden
-from .events import PLACEHOLDER, EventError, payload_mismatch
+from .events import PLACEHOLDER, EventError, erase_events, payload_mismatch
 from .ir_tools import (
     BRANCHES,
     TERMINATORS,
@@ -97,11 +98,15 @@ def finalize(module: Any, arch: str) -> list[KernelRecord]:
 
 def _lower_kernels(module: Any, arch: str) -> list[KernelRecord]:
     lowered = []
+    selection = registry.selection()
     for kernel in kernels(module):
+        if not selection.wants(symbol(kernel)) and erase_events(kernel):
+            registry.announce_deselected(symbol(kernel))
+            continue
         _drop_ends_of_nothing(kernel)
         events = _collect(kernel)
         if events:
-            lowered.append(_lower_kernel(kernel, events, arch))
+            lowered.append(_lower_kernel(kernel, events, arch, selection.of(symbol(kernel))))
         else:
             registry.announce_without_events(symbol(kernel))
     hidden.rewrite_launches(module, {record.symbol: record.kernel_id for record in lowered})
@@ -166,7 +171,7 @@ def _int_attribute(op: Any, name: str) -> int:
     return int(ir.IntegerAttr(op.attributes[name]).value)
 
 
-def _lower_kernel(kernel: Any, events: list[Event], arch: str) -> KernelRecord:
+def _lower_kernel(kernel: Any, events: list[Event], arch: str, selection: KernelSelection) -> KernelRecord:
     _check_payloads(events)
     balance.check(kernel, {e.op: e for e in events})
     uniform = Uniformity(kernel)
@@ -177,16 +182,20 @@ def _lower_kernel(kernel: Any, events: list[Event], arch: str) -> KernelRecord:
     table = {e.site: Site(e.site, e.kind, e.name, e.payload, e.file, e.line, e.anchor) for e in events}
     sites = tuple(table.values())
     facts = ptx.KernelFacts(
-        kernel_id=kernel_id(symbol(kernel), sites),
+        kernel_id=kernel_id(symbol(kernel), sites, selection),
         stride=stride,
         lanes=lanes,
         slack=max(len(g.events) for g in groups) * stride,
         clusters=_has_clusters(arch),
         wide=not lanes and uniform.whole_warps(),
+        selection=None if selection.everything else selection,
     )
     most = _most_events(kernel, events)
     _Lowering(kernel, facts, groups, uniform).run()
-    return KernelRecord(facts.kernel_id, symbol(kernel), symbol(kernel), arch, stride, facts.slack, lanes, most, sites)
+    return KernelRecord(
+        facts.kernel_id, symbol(kernel), symbol(kernel), arch, stride, facts.slack, lanes, most, sites,
+        selection=selection,
+    )  # fmt: skip
 
 
 def _guard_ends(events: list[Event], uniform: Uniformity) -> None:
@@ -336,14 +345,22 @@ class _Lowering:
             i32 = int_type("i32")
             self._cursor = llvm.alloca(llvm.PointerType.get(), one, ir.TypeAttr.get(i32), alignment=4)
             self._slot = llvm.alloca(llvm.PointerType.get(), one, ir.TypeAttr.get(i32), alignment=4)
-            self._claim = emit(ptx.entry(self._facts), {"control": self._control, "region": self._region})
+            self._chosen = self._select()
+            self._claim = emit(ptx.entry(self._facts), {"control": self._chosen, "region": self._region})
             self._after_begin = self._claim["place"].owner
+
+    def _select(self) -> Any:
+        """The control pointer of warps that are wanted. Events and close need no more than the parameter itself: what
+        they do depends on what ``open`` gave the warp."""
+        if self._facts.selection is None:
+            return self._control
+        return emit(ptx.select(self._facts.selection, self._facts.clusters), {"control": self._control})["chosen"]
 
     def _open(self, before: Any | None) -> None:
         point = ir.InsertionPoint(before) if before is not None else _after(self._after_begin)
         with point, ir.Location.unknown():
             self._kernel_id = constant(self._facts.kernel_id, "i64")
-            operands = {"control": self._control, "region": self._region, "kernel": self._kernel_id, **self._claim}
+            operands = {"control": self._chosen, "region": self._region, "kernel": self._kernel_id, **self._claim}
             opened = emit(ptx.open_region(self._facts), operands)
             self._limit = opened["limit"]
             self._has_region = arith.cmpi(arith.CmpIPredicate.ugt, self._limit, constant(1, "i32"))
@@ -404,12 +421,12 @@ class _Lowering:
                 operands["payload"] = bits
             if end:
                 operands["token"] = event.token
-            stride, anchor = self._facts.stride, event.anchor
+            stride, anchor, sparing = self._facts.stride, event.anchor, self._facts.selection is not None
             if not self._facts.wide:
-                emit(ptx.event(index, stride, width, end=end, anchor=anchor), operands)
+                emit(ptx.event(index, stride, width, end=end, anchor=anchor, sparing=sparing), operands)
             elif bits is not None and not self._uniform.value(bits):  # lane 0's counts: the others have their own
                 operands["store"] = arith.andi(store, self._record_lanes["clock"])
-                emit(ptx.event(index, stride, width, end=end, anchor=anchor), operands)
+                emit(ptx.event(index, stride, width, end=end, anchor=anchor, sparing=sparing), operands)
             else:
                 self._wide_event(event, index, width, operands, grouped)
             if event.kind == EventKind.START:
@@ -421,7 +438,10 @@ class _Lowering:
         count = "four" if anchor or width == "i64" else "two" if width is None else "three"
         named = {"isclock": lanes["clock"], "iscode": lanes["code"], "last": lanes["last"]}
         store = arith.andi(operands["store"], lanes[count])
-        text = ptx.wide_event(index, self._facts.stride, width, end=end, anchor=anchor, grouped=grouped)
+        sparing = self._facts.selection is not None
+        text = ptx.wide_event(
+            index, self._facts.stride, width, end=end, anchor=anchor, grouped=grouped, sparing=sparing
+        )
         emit(text, {**operands, **named, "store": store})
 
     def _token(self, off: Any, index: int) -> Any:

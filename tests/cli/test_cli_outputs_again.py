@@ -27,9 +27,9 @@ def test_outputs_in_the_run_directory(cli: Cli, run_dir: Path) -> None:
     assert files(run_dir) == ["run.json"]
     done = cli("postprocess", "run")
     assert done.returncode == 0, done.stderr
-    assert files(run_dir) == ["iket_pid_4242.pftrace", "iket_pid_4242.trace.json", "run.json"]
+    assert files(run_dir) == ["iket_pid_4242.html", "iket_pid_4242.pftrace", "iket_pid_4242.trace.json", "run.json"]
     record = json.loads((run_dir / "run.json").read_text())
-    assert record["outputs"] == ["iket_pid_4242.pftrace", "iket_pid_4242.trace.json"]
+    assert record["outputs"] == ["iket_pid_4242.html", "iket_pid_4242.pftrace", "iket_pid_4242.trace.json"]
     assert record["exit_status"] == 0
     # The summary is the result here, so it is on stdout.
     assert "pid 4242: 1 launch recorded" in done.stdout
@@ -40,7 +40,7 @@ def test_outputs_in_the_run_directory(cli: Cli, run_dir: Path) -> None:
 def test_outputs_are_those_of_profile(cli: Cli, workload: list[str], tmp_path: Path) -> None:
     cli("profile", "-o", "run", "--postprocess", "all", "--", *workload, "4242")
     first = {name: (tmp_path / "run" / name).read_bytes() for name in files(tmp_path / "run") if name != "run.json"}
-    assert len(first) == 2
+    assert len(first) == 3
     for name in first:
         (tmp_path / "run" / name).unlink()
     assert cli("postprocess", "run").returncode == 0
@@ -53,7 +53,8 @@ def test_outputs_are_those_of_profile(cli: Cli, workload: list[str], tmp_path: P
         (["--format", "perfetto"], ["iket_pid_4242.pftrace"]),
         (["--format", "json"], ["iket_pid_4242.trace.json"]),
         (["--format", "json", "--json-gz"], ["iket_pid_4242.trace.json.gz"]),
-        (["--format=all"], ["iket_pid_4242.pftrace", "iket_pid_4242.trace.json"]),
+        (["--format", "html"], ["iket_pid_4242.html"]),
+        (["--format=all"], ["iket_pid_4242.html", "iket_pid_4242.pftrace", "iket_pid_4242.trace.json"]),
     ],
 )
 def test_formats(cli: Cli, run_dir: Path, words: list[str], made: list[str]) -> None:
@@ -77,12 +78,6 @@ def test_a_capture_by_itself(cli: Cli, run_dir: Path) -> None:
     shutil.copytree(run_dir / "raw" / "pid_4242", alone)
     assert cli("postprocess", str(alone), "--format", "json").returncode == 0
     assert (alone / "iket_pid_4242.trace.json").exists()
-
-
-def test_html_is_not_there_yet(cli: Cli, run_dir: Path) -> None:
-    done = cli("postprocess", "run", "--format", "html")
-    assert done.returncode == 2
-    assert done.stderr.startswith("warptrace: error: --format html is not there yet: use --format perfetto")
 
 
 def test_an_existing_directory_is_left_alone(cli: Cli, run_dir: Path) -> None:
@@ -133,7 +128,7 @@ def test_a_fault_of_ours_in_one_capture_does_not_stop_the_others(
         return real(captures)
 
     monkeypatch.setattr(warptrace.decode, "decode", decode)
-    plan = plan_outputs("json", "--format", json_gz=False, payload_in_name=False)
+    plan = plan_outputs("json", json_gz=False, payload_in_name=False)
     result = postprocess([tmp_path / "run" / "raw" / f"pid_{pid}" for pid in (1, 2)], tmp_path / "run", plan)
     assert result.outputs == ["iket_pid_2.trace.json"]
     assert result.failures == [
@@ -185,7 +180,7 @@ def test_postprocess_into_a_closed_pipe(run_dir: Path) -> None:
     done = subprocess.run(["bash", "-c", line], env=environment(), capture_output=True, text=True, timeout=60)
     assert done.returncode == 0
     assert "Traceback" not in done.stderr
-    assert files(run_dir) == ["iket_pid_4242.pftrace", "iket_pid_4242.trace.json", "run.json"]
+    assert files(run_dir) == ["iket_pid_4242.html", "iket_pid_4242.pftrace", "iket_pid_4242.trace.json", "run.json"]
 
 
 def test_load(run_dir: Path) -> None:

@@ -69,6 +69,7 @@ def the_file(run: Run, pattern: str) -> Path:
 def test_it_leaves_the_outputs_of_profile_and_nothing_else(run: Run) -> None:
     (capture,) = (run.folder / "out" / "raw").iterdir()
     assert sorted(p.name for p in (run.folder / "out").iterdir()) == [
+        f"iket_{capture.name}.html",
         f"iket_{capture.name}.pftrace",
         f"iket_{capture.name}.trace.json",
         "raw",
@@ -94,7 +95,7 @@ def test_it_says_that_the_result_is_right(run: Run) -> None:
 def test_the_last_line_says_what_to_do_next(run: Run) -> None:
     name = the_file(run, "*.pftrace").stem
     assert run.stderr.splitlines()[-1] == (
-        f"warptrace: next: open out/{name}.pftrace at https://ui.perfetto.dev;"
+        f"warptrace: next: open out/{name}.html in a browser, or out/{name}.pftrace at https://ui.perfetto.dev;"
         f" the same events as JSON: out/{name}.trace.json"
     )
 

@@ -198,7 +198,7 @@ def test_options_are_those_of_profile() -> None:
     assert vars(verb._profile_options(given, ["run", "it"])) == {
         "output_dir": "x",
         "json_gz": True,
-        "postprocess": "perfetto,json",
+        "postprocess": "all",
         "words": [],
         "tail": ["run", "it"],
     }

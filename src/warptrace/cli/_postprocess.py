@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..errors import UsageError, WarptraceError
-from ._messages import ProgressCallback, debugging, note, progress_bar
+from ..errors import WarptraceError
+from ._messages import ProgressCallback, debugging, progress_bar
 
 if TYPE_CHECKING:
     from ..report import Summary
@@ -26,29 +26,20 @@ class OutputPlan:
 
     perfetto: bool
     json: bool
+    html: bool
     json_gz: bool
     payload_in_name: bool
 
     @property
     def empty(self) -> bool:
         """Nothing is wanted."""
-        return not (self.perfetto or self.json)
+        return not (self.perfetto or self.json or self.html)
 
 
-def plan_outputs(choice: str, option: str, json_gz: bool, payload_in_name: bool) -> OutputPlan:
-    """The outputs that ``choice`` of ``option`` asks for: html, none, all, or perfetto and json with a comma between.
-
-    Raises UsageError."""
-    if choice == "html":
-        raise UsageError(f"{option} html is not there yet: use {option} perfetto and open the .pftrace in Perfetto")
-    wanted = {"perfetto", "json"} if choice == "all" else set(choice.split(","))
-    return OutputPlan("perfetto" in wanted, "json" in wanted, json_gz, payload_in_name)
-
-
-def note_missing_html(choice: str, option: str) -> None:
-    """Say that ``all`` is not all yet, where it was asked for."""
-    if choice == "all":
-        note(f"{option} all makes perfetto and json; html is not there yet")
+def plan_outputs(choice: str, json_gz: bool, payload_in_name: bool) -> OutputPlan:
+    """The outputs that ``choice`` asks for: perfetto, json, html, all or none."""
+    perfetto, json, html = (choice in (name, "all") for name in ("perfetto", "json", "html"))
+    return OutputPlan(perfetto, json, html, json_gz, payload_in_name)
 
 
 @dataclass
@@ -137,9 +128,16 @@ def _writers(capture: str, plan: OutputPlan) -> dict[str, Writer]:
 
         write_iket_json(trace, path, gzip=plan.json_gz, progress=progress)
 
+    def html(trace: Trace, path: Path, progress: ProgressCallback | None) -> None:
+        from ..export.html import write_html
+
+        write_html(trace, path, progress=progress)
+
     writers: dict[str, Writer] = {}
     if plan.perfetto:
         writers[f"iket_{capture}.pftrace"] = perfetto
     if plan.json:
         writers[f"iket_{capture}.trace.json{'.gz' if plan.json_gz else ''}"] = json
+    if plan.html:
+        writers[f"iket_{capture}.html"] = html
     return writers

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ..trace import Trace
     from ._args import Verbs
 
-POSTPROCESS_CHOICES = ("perfetto", "json", "none", "all")
+POSTPROCESS_CHOICES = ("perfetto", "json", "html", "none", "all")
 
 
 class Demo:
@@ -82,8 +82,7 @@ def _command(emulate: bool) -> tuple[list[str], bool]:
 def _profile_options(options: argparse.Namespace, command: list[str]) -> argparse.Namespace:
     """The line of ``warptrace profile`` that does it."""
     given: dict[str, Any] = {name: value for name, value in vars(options).items() if name in Demo.options}
-    # All formats that there are; `all` would also remark on those that are not there yet.
-    return argparse.Namespace(**{"postprocess": "perfetto,json", **given}, words=[], tail=command)
+    return argparse.Namespace(**{"postprocess": "all", **given}, words=[], tail=command)
 
 
 def _failure(emulated: bool) -> str:
@@ -131,11 +130,12 @@ def differences(found: dict[str, int], expected: dict[str, int]) -> str:
 
 def _what_next(place: Path) -> None:
     """One line, the last one: what to do with the result."""
-    traces = sorted(place.glob("*.pftrace"))
     tables = sorted(place.glob("*.trace.json*"))
-    if traces:
+    ways = [f"{shown(path)} in a browser" for path in sorted(place.glob("*.html"))]
+    ways += [f"{shown(path)} at https://ui.perfetto.dev" for path in sorted(place.glob("*.pftrace"))]
+    if ways:
         also = f"; the same events as JSON: {shown(tables[0])}" if tables else ""
-        note(f"next: open {shown(traces[0])} at https://ui.perfetto.dev{also}")
+        note(f"next: open {', or '.join(ways)}{also}")
     elif tables:
         note(f"next: look at {shown(tables[0])}")
     else:

@@ -12,7 +12,7 @@ from ..errors import UsageError, WarptraceError
 from ..explain import armed_processes, why_nothing_recorded
 from ..rundir import RAW_DIR, RunDirectory, is_result, record_outputs, write_run
 from ._messages import note, print_summaries, shown, warn
-from ._postprocess import OutputPlan, Result, note_missing_html, plan_outputs, postprocess
+from ._postprocess import OutputPlan, Result, plan_outputs, postprocess
 
 if TYPE_CHECKING:
     from ._args import Verbs
@@ -36,7 +36,7 @@ class Postprocess:
             argument_default=argparse.SUPPRESS,
         )
         parser.add_argument("run_dir", metavar="RUN_DIR", help="a result of profile, or one capture in it")
-        parser.add_argument("--format", choices=FORMATS, help="outputs to make (default: perfetto and json)")
+        parser.add_argument("--format", choices=FORMATS, help="outputs to make (default: all)")
         parser.add_argument("-o", "--output-dir", metavar="DIR", help="a new folder for the outputs (default: RUN_DIR)")
         parser.add_argument("--clobber", action="store_true", help="replace an earlier result in DIR")
         parser.add_argument("--json-gz", action="store_true", help="write the JSON compressed, as .trace.json.gz")
@@ -48,7 +48,7 @@ class Postprocess:
 
         given = vars(options)
         plan = plan_outputs(
-            given.get("format", "all"), "--format", given.get("json_gz", False), given.get("payload_in_name", False)
+            given.get("format", "all"), given.get("json_gz", False), given.get("payload_in_name", False)
         )
         captures = [Path(os.path.realpath(path)) for path in find_captures(options.run_dir)]
         place = run_folder(Path(os.path.realpath(options.run_dir)))
@@ -57,7 +57,6 @@ class Postprocess:
             result, place = _into_new(captures, place, options.output_dir, clobber, plan)
         else:
             result = _into_run(captures, place, plan)
-        note_missing_html(given.get("format", ""), "--format")
         return _report(result, place, captures, armed_processes(Path(options.run_dir) / RAW_DIR))
 
 

@@ -27,7 +27,7 @@ from ._args import Gather, Parser, cluster, positive_int, size, warps, whole_num
 from ._captures import captures_in, wait_for_processes
 from ._child import child_environment, run_command
 from ._messages import note, print_summaries, shown, warn
-from ._postprocess import OutputPlan, Result, note_missing_html, plan_outputs, postprocess
+from ._postprocess import OutputPlan, Result, plan_outputs, postprocess
 
 if TYPE_CHECKING:
     from ._args import Verbs
@@ -232,10 +232,9 @@ class Profile:
     def run(self, options: argparse.Namespace) -> int:
         """Run and post-process; returns the command's exit status, or 1 where only our own part failed."""
         request = Request.from_options(options)
-        plan = plan_outputs(request.postprocess, "--postprocess", request.json_gz, request.payload_in_name)
+        plan = plan_outputs(request.postprocess, request.json_gz, request.payload_in_name)
         request.runtime_options(Path())  # its faults come before anything is made
         directory = RunDirectory.create(request.output_dir, clobber=request.clobber)
-        note_missing_html(request.postprocess, "--postprocess")
         try:
             outcome = _execute(request, directory)
         except WarptraceError:

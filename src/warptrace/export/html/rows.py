@@ -56,4 +56,5 @@ def _first_row(warp: I64, lane: I64, depth: I64) -> I64:
     before = np.cumsum(rows) - rows
     owner = distinct // lanes
     new = np.concatenate([[True], owner[1:] != owner[:-1]])
-    return (before - before[new][np.cumsum(new) - 1])[index]
+    first: I64 = before - before[new][np.cumsum(new) - 1]
+    return first[index]

@@ -12,7 +12,7 @@ class Timeline {
     this.told = told;
     this.layout = new Layout(model);
     this.painter = new Painter(model);
-    this.mode = model.roles.length ? "role" : "name";
+    this.mode = model.rolesOf(model.launches.keys()).length > 1 ? "role" : "name";
     this.selected = null; // {range} or {marker} or {warp} or {cta}
     this.matches = null;
     this.measure = null; // {a, b}: {ns, cycle, sm}

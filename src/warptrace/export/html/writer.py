@@ -93,10 +93,10 @@ def _frame(title: str) -> tuple[bytes, bytes]:
     here = files(__package__)
     page = (here / "page.html").read_text(encoding="utf-8")
     script = "\n".join((here / name).read_text(encoding="utf-8") for name in SCRIPTS)
-    for mark, text in {
-        "<!-- title -->": escape(title),
+    for mark, text in {  # the title last: it may read like one of the marks
         "/* style */": (here / "page.css").read_text(encoding="utf-8"),
         "/* script */": script,
+        "<!-- title -->": escape(title),
     }.items():
         page = page.replace(mark, text, 1)
     head, _, tail = page.partition("<!-- data -->")
@@ -129,7 +129,8 @@ def since_first(trace: Trace) -> I64:
     sm, index = np.unique(np.column_stack([place, warps.sm]), axis=0, return_inverse=True)
     first = np.full(len(sm), np.iinfo(np.int64).max)
     np.minimum.at(first, index.reshape(-1), warps.start_cycle)
-    return warps.start_cycle - first[index.reshape(-1)]
+    since: I64 = warps.start_cycle - first[index.reshape(-1)]
+    return since
 
 
 def _warp_columns(warps: Warps) -> Columns:

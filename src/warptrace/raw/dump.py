@@ -50,7 +50,8 @@ def dump(directory: str | os.PathLike[str], out: TextIO) -> None:
     """Prints a capture directory as text. Raises CaptureError as :func:`read_capture` does.
 
     Lines start with their kind: ``capture``, ``device``, ``clock``, ``launches``, ``uninstrumented``, ``note`` (the
-    manifest's problems), ``kernel``, ``site``, ``region``, ``slot``, ``lost``, ``control``, ``damage``, ``problem``.
+    manifest's problems), ``undrained``, ``kernel``, ``site``, ``region``, ``slot``, ``lost``, ``control``, ``damage``,
+    ``problem``.
     A slot is named ``<region>.<lane>.<index>``.
     """
     capture = read_capture(directory)
@@ -75,7 +76,7 @@ def _lines(capture: Capture) -> Iterator[str]:
 
 
 def _manifest_lines(manifest: dict[str, Any]) -> Iterator[str]:
-    lists = ("devices", "clocks", "uninstrumented", "problems", "launches")
+    lists = ("devices", "clocks", "uninstrumented", "problems", "launches", "undrained")
     yield "capture " + _pairs({k: v for k, v in manifest.items() if k not in lists})
     for device in manifest.get("devices", []):
         yield "device " + _pairs(device)
@@ -87,6 +88,8 @@ def _manifest_lines(manifest: dict[str, Any]) -> Iterator[str]:
         yield "uninstrumented " + _text(symbol)
     for text in manifest.get("problems", []):
         yield "note " + _text(text)
+    for device in manifest.get("undrained", []):
+        yield "undrained " + _pairs(device)
 
 
 def _kernel_lines(record: KernelRecord) -> Iterator[str]:

@@ -6,8 +6,9 @@ a CRC. A chunk of regions carries the device's own bytes, compacted: the slots t
 
 from __future__ import annotations
 
+import json
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -100,6 +101,12 @@ def chunk_crc(head: NDArray[np.void], payload: Iterable[NDArray[Any]]) -> int:
     for part in payload:
         crc = zlib.crc32(octets(part), crc)
     return crc
+
+
+def text_crc(data: Mapping[str, Any]) -> int:
+    """CRC-32 of a JSON object, ``crc32`` itself left out: of its text without spaces, keys in order, in ASCII."""
+    bare = {key: value for key, value in data.items() if key != "crc32"}
+    return zlib.crc32(json.dumps(bare, sort_keys=True, separators=(",", ":")).encode())
 
 
 def octets(array: NDArray[Any]) -> memoryview:

@@ -47,6 +47,7 @@ from .format import (
     chunk_crc,
     padded,
     slot_dtype,
+    text_crc,
 )
 
 U8 = NDArray[np.uint8]
@@ -163,8 +164,13 @@ def read_capture(directory: str | os.PathLike[str]) -> Capture:
     for name in sorted(files - {p.name for p in path.glob("dev*.wtraw")}):
         problems.append(Problem("truncated_file", 1, f"{path / name} is missing"))
     chunks: list[Chunk] = []
+    sizes = {str(d.get("file")): d.get("bytes", 0) for d in manifest.get("devices", [])}
     for file in sorted(path.glob("dev*.wtraw"), key=lambda p: (len(p.name), p.name)):
-        chunks.extend(_read_device(file, problems))
+        noted = len(problems)
+        chunks.extend(_read_device(file, manifest.get("pid"), problems))
+        missing = sizes.get(file.name, 0) - file.stat().st_size
+        if missing > 0 and len(problems) == noted:  # between two chunks: only the manifest can tell
+            problems.append(Problem("truncated_file", 1, f"{file} is cut off: its last {missing} bytes are not there"))
     return Capture(path, manifest, kernels, tuple(chunks), tuple(problems))
 
 
@@ -174,11 +180,13 @@ def _read_manifest(path: Path) -> dict[str, Any]:
         manifest = json.loads(file.read_text(encoding="utf-8"))
     except OSError as e:
         raise CaptureError(f"{path} holds no capture: cannot read {file.name}: {e.strerror or e}") from e
-    except ValueError as e:
+    except (ValueError, RecursionError) as e:
         raise CaptureError(f"{file} is damaged ({e}): record again") from e
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT_NAME:
         raise CaptureError(f"{file} is not the manifest of a capture: give a directory that warptrace wrote")
     _check_version(file, manifest.get("version"), str(manifest.get("warptrace", "")))
+    if manifest.pop("crc32", None) != text_crc(manifest):
+        raise CaptureError(f"{file} is damaged (its checksum is not that of its content): record again")
     return manifest
 
 
@@ -200,8 +208,11 @@ def _read_kernels(path: Path, problems: list[Problem]) -> dict[int, KernelRecord
     lines = file.read_bytes().split(b"\n")
     for line in lines[:-1]:
         try:
-            record = KernelRecord.from_json(json.loads(line))
-        except (KeyError, TypeError, ValueError, AttributeError):
+            data = json.loads(line)
+            if data["crc32"] != text_crc(data):
+                raise ValueError("checksum")
+            record = KernelRecord.from_json(data)
+        except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
             damaged += 1
         else:
             kernels[record.kernel_id] = record
@@ -212,7 +223,7 @@ def _read_kernels(path: Path, problems: list[Problem]) -> dict[int, KernelRecord
     return kernels
 
 
-def _read_device(file: Path, problems: list[Problem]) -> Iterator[Chunk]:
+def _read_device(file: Path, pid: Any, problems: list[Problem]) -> Iterator[Chunk]:
     size = file.stat().st_size
     if size < FILE_DTYPE.itemsize:
         problems.append(Problem("truncated_file", 1, f"{file} ends inside its header: nothing of it can be read"))
@@ -223,7 +234,8 @@ def _read_device(file: Path, problems: list[Problem]) -> Iterator[Chunk]:
         problems.append(Problem("damaged_region", 1, f"{file} has no valid header: nothing of it is read"))
         return
     _check_version(file, int(header["version"]))
-    if header["header_bytes"] != FILE_DTYPE.itemsize:
+    ordinal = file.stem.removeprefix("dev")
+    if header["header_bytes"] != FILE_DTYPE.itemsize or str(header["device"]) != ordinal or header["pid"] != pid:
         problems.append(Problem("damaged_region", 1, f"{file} has a damaged header: nothing of it is read"))
         return
     yield from _read_chunks(file, data, int(header["header_bytes"]), int(header["device"]), problems)

@@ -40,6 +40,7 @@ from .format import (
     chunk_crc,
     octets,
     padded,
+    text_crc,
 )
 from .regions import CompactRegions, compact, find_regions
 
@@ -142,12 +143,14 @@ class CaptureWriter:
         """Rewrites the manifest: the old one or the new one is there at every moment."""
         with self._lock, self._writing():
             temporary = self.directory / (MANIFEST_NAME + ".tmp")
-            temporary.write_text(json.dumps(self._manifest, indent=1) + "\n", encoding="utf-8")
+            data = {**self._manifest, "crc32": text_crc(self._manifest)}
+            temporary.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
             os.replace(temporary, self.directory / MANIFEST_NAME)
 
     def add_kernel(self, record: KernelRecord) -> None:
         """Appends a kernel's site table at once, so that a crash of the program cannot lose it."""
-        line = json.dumps(record.to_json(), ensure_ascii=False) + "\n"
+        data = record.to_json()
+        line = json.dumps({**data, "crc32": text_crc(data)}, ensure_ascii=False) + "\n"
         with self._lock, self._writing(), open(self.directory / KERNELS_NAME, "ab") as file:
             file.write(line.encode())
 
@@ -262,6 +265,8 @@ class CaptureWriter:
         with self._lock:
             self._manifest["state"] = "complete"
             self._manifest["ended_unix_ns"] = ended_unix_ns
+            for entry in self._manifest["devices"]:
+                entry["bytes"] = self._devices[entry["ordinal"]].size
             self.flush()
             for device in self._devices.values():
                 device.file.close()

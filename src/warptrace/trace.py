@@ -85,6 +85,24 @@ class Process:
     pid: int
     manifest: dict[str, Any]
 
+    @property
+    def rank(self) -> int | None:
+        """Its rank among the processes of a job, where a launcher gave it one."""
+        rank = self.manifest.get("rank")
+        return rank if isinstance(rank, int) else None
+
+    @property
+    def host(self) -> str:
+        """The machine's name."""
+        return str(self.manifest.get("host", ""))
+
+    def gpu(self, device: int) -> str:
+        """The UUID of a device, "" where it has none."""
+        for one in self.manifest.get("devices", []):
+            if one.get("ordinal") == device:
+                return str(one.get("uuid") or "")
+        return ""
+
 
 @dataclass(frozen=True)
 class Warps:
@@ -195,3 +213,32 @@ class Trace:
     problems: tuple[Problem, ...] = ()
     emulated: bool = False
     meta: dict[str, Any] = field(default_factory=dict)
+
+    def places(self) -> dict[tuple[int, int], str]:
+        """A name for every (process, device ordinal) that has launches, in order of host, rank, process and device.
+
+        "Process 4242, GPU 0", "Rank 3 (process 4242), GPU 0"; with the host where there are several, and the GPU's UUID
+        where one ordinal stands for several GPUs of a host. No two names are equal.
+        """
+        keys = sorted({(one.process, one.device) for one in self.launches}, key=self._place_order)
+        hosts = {self.processes[process].host for process, _ in keys}
+        gpus: dict[tuple[str, int], set[str]] = {}
+        for process, device in keys:
+            one = self.processes[process]
+            gpus.setdefault((one.host, device), set()).add(one.gpu(device))
+        names: dict[tuple[int, int], str] = {}
+        seen: dict[str, int] = {}
+        for process, device in keys:
+            one = self.processes[process]
+            who = f"Process {one.pid}" if one.rank is None else f"Rank {one.rank} (process {one.pid})"
+            where = f" on {one.host}" if len(hosts) > 1 else ""
+            several = len(gpus[one.host, device]) > 1
+            gpu = f" ({one.gpu(device).removeprefix('GPU-')[:8]})" if several and one.gpu(device) else ""
+            name = f"{who}{where}, GPU {device}{gpu}"
+            seen[name] = seen.get(name, 0) + 1
+            names[process, device] = name if seen[name] == 1 else f"{name} #{seen[name]}"
+        return names
+
+    def _place_order(self, key: tuple[int, int]) -> tuple[str, bool, int, int, int]:
+        one = self.processes[key[0]]
+        return one.host, one.rank is None, one.rank or 0, key[0], key[1]

@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 from command_line import WORKLOAD, Cli, environment
 
+# The trace processor, where its packages are installed.
+sys.path.append(str(Path(__file__).resolve().parents[1] / "export"))
+
 
 @pytest.fixture
 def cli(tmp_path: Path) -> Cli:

@@ -122,18 +122,17 @@ def test_a_fault_of_ours_in_one_capture_does_not_stop_the_others(
     assert cli("profile", "-o", "run", "--postprocess", "none", "--", *workload, "1", "2").returncode == 0
     real = warptrace.decode.decode
 
-    def decode(captures: list[Any]) -> Any:
+    def decode(captures: list[Any], **options: Any) -> Any:
         if captures[0].manifest["pid"] == 1:
             raise IndexError("out of bounds")
-        return real(captures)
+        return real(captures, **options)
 
     monkeypatch.setattr(warptrace.decode, "decode", decode)
     plan = plan_outputs("json", json_gz=False, payload_in_name=False)
     result = postprocess([tmp_path / "run" / "raw" / f"pid_{pid}" for pid in (1, 2)], tmp_path / "run", plan)
     assert result.outputs == ["iket_pid_2.trace.json"]
-    assert result.failures == [
-        "pid_1: a fault of warptrace itself: IndexError: out of bounds (WARPTRACE_DEBUG=1 shows where)"
-    ]
+    fault = "a fault of warptrace itself: IndexError: out of bounds (WARPTRACE_DEBUG=1 shows where)"
+    assert result.failures == [f"2 processes together: {fault}", f"pid_1: {fault}"]
     assert files(tmp_path / "run") == ["iket_pid_2.trace.json", "run.json"]
 
 

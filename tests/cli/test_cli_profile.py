@@ -167,7 +167,8 @@ def test_a_python_path_is_kept_behind_ours(cli: Cli) -> None:
 
 # ------------------------------------------------------------------------------------------------------ the results
 def test_outputs_of_every_process(cli: Cli, workload: list[str], tmp_path: Path) -> None:
-    done = cli("profile", "-o", "run", "--postprocess", "all", "--", *workload, "4242", "77")
+    line = ("profile", "-o", "run", "--postprocess", "all", "--per-process", "--", *workload, "4242", "77")
+    done = cli(*line)
     assert (done.returncode, done.stdout) == (0, "workload done\n"), done.stderr
     outputs = [f"iket_pid_{pid}.{kind}" for pid in (4242, 77) for kind in ("html", "pftrace", "trace.json")]
     raw = [f"raw/pid_{pid}/{name}" for pid in (4242, 77) for name in ("dev0.wtraw", "kernels.jsonl", "manifest.json")]

@@ -291,14 +291,15 @@ def test_extensions_tell_what_is_missing(tmp_path: Path, validator: Any) -> None
     assert list(validator.iter_errors(data)) == []
     assert data["launches"][0]["warptrace"] == {
         "index": 0, "kernel": "gemm", "kernelId": "0000000000000063", "cluster": [2, 1, 1], "device": 0, "pid": 4242,
-        "startTs": EPOCH, "endTs": EPOCH + 20, "warpsRecorded": 2, "warpsExpected": 3, "events": 1, "lostEvents": 7,
-        "lostWarps": 1, "clockUncertaintyNs": None, "selection": None, "lostPerWarp": [[0, 7]], "unfinishedWarps": [1],
+        "process": 0, "startTs": EPOCH, "endTs": EPOCH + 20, "warpsRecorded": 2, "warpsExpected": 3, "events": 1,
+        "lostEvents": 7, "lostWarps": 1, "clockUncertaintyNs": None, "selection": None, "lostPerWarp": [[0, 7]],
+        "unfinishedWarps": [1],
     }  # fmt: skip
     extension = data["warptrace"]
     assert (extension["version"], extension["emulated"], extension["epochNs"]) == (1, True, EPOCH)
     assert extension["problems"] == [{"kind": "lost_events", "count": 7, "text": "7 events lost", "launch": 0}]
     assert extension["clocks"] == {"rate": 1.755, "offset": [0, 1]}
-    assert extension["processes"] == [{"pid": 4242, "manifest": {"pid": 4242}}]
+    assert extension["processes"] == [{"pid": 4242, "rank": None, "host": "", "manifest": {"pid": 4242}}]
     assert extension["sites"] == [
         {"kernelId": "0000000000000063", "id": 1, "kind": "mark", "name": "é", "payloadType": 0, "file": "kernel.py",
          "line": 10}

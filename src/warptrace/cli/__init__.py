@@ -13,13 +13,14 @@ from collections.abc import Sequence
 
 from .. import __version__
 from ..errors import UsageError, WarptraceError
-from . import demo, dump, postprocess, profile, report
+from . import demo, dump, merge, postprocess, profile, report
 from ._args import Command, Options, Parser, split_command
 from ._messages import debugging
 
 COMMANDS: tuple[Command, ...] = (
     profile.Profile(),
     postprocess.Postprocess(),
+    merge.Merge(),
     report.ReportVerb(),
     dump.Dump(),
     demo.Demo(),

@@ -136,3 +136,12 @@ def _typed(parse: Callable[[str], T], text: str) -> T:
         return parse(text)
     except UsageError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def duration_ns(text: str) -> float:
+    """argparse type: nanoseconds, as 800ns, 50us, 1ms or 0.5s."""
+    for unit, scale in (("ns", 1.0), ("us", 1e3), ("ms", 1e6), ("s", 1e9)):
+        number = text.removesuffix(unit)
+        if number != text and number.strip().replace(".", "", 1).isdecimal():
+            return float(number) * scale
+    raise argparse.ArgumentTypeError(f"{text!r} is not a time: write a number with ns, us, ms or s, as 50us")

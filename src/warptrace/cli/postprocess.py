@@ -24,7 +24,7 @@ class Postprocess:
     """The verb."""
 
     name = "postprocess"
-    options = frozenset({"output_dir", "clobber", "json_gz", "payload_in_name"})
+    options = frozenset({"output_dir", "clobber", "json_gz", "payload_in_name", "per_process"})
     takes_command = False
 
     def prepare_parser(self, verbs: Verbs) -> None:
@@ -41,6 +41,9 @@ class Postprocess:
         parser.add_argument("--clobber", action="store_true", help="replace an earlier result in DIR")
         parser.add_argument("--json-gz", action="store_true", help="write the JSON compressed, as .trace.json.gz")
         parser.add_argument("--payload-in-name", action="store_true", help="Perfetto slices named `name(payload=N)`")
+        parser.add_argument(
+            "--per-process", action="store_true", help="outputs for each process, not for all processes together"
+        )
 
     def run(self, options: argparse.Namespace) -> int:
         """Returns 0, or 1 where an output could not be made."""
@@ -48,7 +51,8 @@ class Postprocess:
 
         given = vars(options)
         plan = plan_outputs(
-            given.get("format", "all"), given.get("json_gz", False), given.get("payload_in_name", False)
+            given.get("format", "all"), given.get("json_gz", False), given.get("payload_in_name", False),
+            per_process=given.get("per_process", False),
         )
         captures = [Path(os.path.realpath(path)) for path in find_captures(options.run_dir)]
         place = run_folder(Path(os.path.realpath(options.run_dir)))

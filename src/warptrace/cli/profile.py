@@ -82,6 +82,9 @@ def options_parser() -> Parser:
     group.add_argument("--working-dir", metavar="DIR", help="folder in which the command runs (default: here)")
     group.add_argument("--json-gz", action="store_true", help="write the JSON compressed, as .trace.json.gz")
     group.add_argument(
+        "--per-process", action="store_true", help="outputs for each process, not for all processes together"
+    )
+    group.add_argument(
         "--payload-in-name",
         action="store_true",
         help="Perfetto slices named `name(payload=N)`; by default the payload is an argument only",
@@ -136,6 +139,7 @@ class Request:
     max_events_per_warp: int | None
     json_gz: bool
     payload_in_name: bool
+    per_process: bool
     untraced_build: bool
     window: bool
     selection: Selection
@@ -156,6 +160,7 @@ class Request:
             max_events_per_warp=given.get("max_ts_cnt_per_warp"),
             json_gz=given.get("json_gz", False),
             payload_in_name=given.get("payload_in_name", False),
+            per_process=given.get("per_process", False),
             untraced_build=given.get("untraced_build", True),
             window=given.get("window", False),
             selection=_selection(given),
@@ -232,7 +237,10 @@ class Profile:
     def run(self, options: argparse.Namespace) -> int:
         """Run and post-process; returns the command's exit status, or 1 where only our own part failed."""
         request = Request.from_options(options)
-        plan = plan_outputs(request.postprocess, request.json_gz, request.payload_in_name)
+        plan = plan_outputs(
+            request.postprocess, request.json_gz, request.payload_in_name,
+            per_process=request.per_process,
+        )
         request.runtime_options(Path())  # its faults come before anything is made
         directory = RunDirectory.create(request.output_dir, clobber=request.clobber)
         try:

@@ -350,14 +350,12 @@ def _spans(warps: Warps, recorded: Any, with_region: Any) -> tuple[I64, I64]:
 
 
 def _graphs(keys: list[LaunchKey]) -> dict[tuple[int, int, int, int], str]:
-    """Names of replayed graph nodes, numbered within each process by grid id."""
+    """Names of replayed graph nodes, numbered by process and grid id: no two nodes of a trace share one."""
     names: dict[tuple[int, int, int, int], str] = {}
-    count: Counter[int] = Counter()
     for key in sorted(keys, key=lambda k: (k.process, k.grid_id, k.device, k.kernel_id)):
         node = (key.process, key.device, key.kernel_id, key.grid_id)
         if key.recurs and node not in names:
-            count[key.process] += 1
-            names[node] = f"graph_exec_{count[key.process]}"
+            names[node] = f"graph_exec_{len(names) + 1}"
     return names
 
 

@@ -366,6 +366,7 @@ class _Writer:
             "cluster": list(launch.cluster),
             "device": launch.device,
             "pid": self.trace.processes[launch.process].pid,
+            "process": launch.process,
             "startTs": launch.start_ns + self.trace.epoch_ns,
             "endTs": launch.end_ns + self.trace.epoch_ns,
             "warpsRecorded": launch.warps_recorded,
@@ -401,8 +402,13 @@ class _Writer:
             "emulated": trace.emulated,
             "epochNs": trace.epoch_ns,
             "problems": problems,
+            "hostStart": _host_start(trace),
             "clocks": trace.meta.get("clocks", {}),
-            "processes": [{"pid": process.pid, "manifest": process.manifest} for process in trace.processes],
+            "alignment": [_camel(facts) for facts in trace.meta.get("alignment", ())],
+            "processes": [
+                {"pid": one.pid, "rank": one.rank, "host": one.host, "manifest": one.manifest}
+                for one in trace.processes
+            ],
             "sites": sites,
             "builds": [_build(build) for build in trace.meta.get("builds", ())],
         }
@@ -433,6 +439,21 @@ def _selection(launch: Launch) -> dict[str, Any] | None:
         "clusterGrid": chosen.cluster_grid,
         "warpsOfGrid": chosen.grid_warps,
     }
+
+
+def _host_start(trace: Trace) -> dict[str, Any] | None:
+    host = trace.meta.get("host_start")
+    return None if host is None else _camel(host)
+
+
+def _camel(facts: dict[str, Any]) -> dict[str, Any]:
+    """The facts with their names as JSON has them: ``shift_ns`` is ``shiftNs``."""
+
+    def name(key: str) -> str:
+        first, *rest = key.split("_")
+        return first + "".join(word.capitalize() for word in rest)
+
+    return {name(key): value for key, value in facts.items()}
 
 
 def _build(build: dict[str, Any]) -> dict[str, Any]:

@@ -91,6 +91,8 @@ class _Writer:
         self.out = out
         self.payload_in_name = payload_in_name
         self.first_ns = _first_ns(trace)
+        self.places = trace.places()
+        self.alignment = {(one["process"], one["device"]): one for one in trace.meta.get("alignment", ())}
         self.names = len(trace.strings)
         self.next_name = self.names + 2
         self.nan = len(trace.sites) + 1
@@ -117,7 +119,9 @@ class _Writer:
             )
         )
         epoch = trace.epoch_ns + self.first_ns
-        self.out.write(te.clock_snapshot(epoch))
+        host = trace.meta.get("host_start")
+        unix = epoch if host is None else int(host["unix_ns"]) + self.first_ns
+        self.out.write(te.clock_snapshot(unix))
         facts = [
             te.annotation("warptrace_version", __version__),
             te.annotation("epoch_ns", epoch),
@@ -125,8 +129,23 @@ class _Writer:
             te.annotation("launches", len(trace.launches)),
             te.annotation("problems", len(trace.problems)),
         ]
+        if host is not None:
+            facts.append(te.annotation("host_unix_ns", unix))
+            facts.append(te.annotation("host_uncertainty_ns", float(host["uncertainty_ns"])))
+        facts += [te.annotation(f"aligned_{i}", text) for i, text in enumerate(self._aligned(), 1)]
         facts += [te.annotation(f"problem_{i}", f"{p.kind}: {p.text}") for i, p in enumerate(trace.problems, 1)]
         self.out.write(te.event(0, te.INSTANT, ROOT, "trace info", *facts))
+
+    def _aligned(self) -> Iterator[str]:
+        """A line for each device, where there are several: how well it stands on the common timeline."""
+        if len(self.places) < 2:
+            return
+        for key, name in self.places.items():
+            one = self.alignment.get(key)
+            if one is None:
+                yield f"{name}: not aligned"
+            else:
+                yield f"{name}: shifted by {one['shift_ns']} ns, good to {one['uncertainty_ns']:.0f} ns"
 
     def _kernel_slice(self, launch: Launch, track: int) -> None:
         emulated = " [emulated]" if self.trace.emulated else ""
@@ -136,13 +155,14 @@ class _Writer:
         self.out.write(te.event(launch.end_ns - self.first_ns, te.END, track))
 
     def _launch_facts(self, launch: Launch) -> dict[str, int | float | bool | str]:
+        process = self.trace.processes[launch.process]
         facts: dict[str, int | float | bool | str] = {
             "symbol": launch.symbol,
             "grid": _dim(launch.grid),
             "block": _dim(launch.block),
             "cluster": _dim(launch.cluster),
             "device": launch.device,
-            "process_id": self.trace.processes[launch.process].pid,
+            "process_id": process.pid,
             "context_id": launch.context_id,
             "grid_id": launch.grid_id,
             "warps_recorded": launch.warps_recorded,
@@ -155,6 +175,12 @@ class _Writer:
         }
         if launch.selection is not None:
             facts["selection"] = str(launch.selection)
+        if process.rank is not None:
+            facts["rank"] = process.rank
+        if len(self.places) > 1:
+            facts["host"] = process.host
+            if (aligned := self.alignment.get((launch.process, launch.device))) is not None:
+                facts["alignment_uncertainty_ns"] = float(aligned["uncertainty_ns"])
         if launch.graph is not None:
             facts["graph"] = f"{launch.graph[0]}:{launch.graph[1]}"
         if self.trace.emulated:
@@ -465,13 +491,12 @@ class _Tree:
         return uuid
 
     def _grids(self) -> U64:
-        launches, processes = self.trace.launches, self.trace.processes
-        places = sorted({(one.process, one.device) for one in launches})
+        launches, places = self.trace.launches, self.trace.places()
         parent = np.full(len(launches), ROOT, np.uint64)
         if len(places) > 1:
-            names = [f"Process {processes[p].pid}, GPU {device}" for p, device in places]
-            groups = self._add(np.full(len(places), ROOT, np.uint64), names, np.arange(len(places)))
-            parent = groups[[places.index((one.process, one.device)) for one in launches]]
+            groups = self._add(np.full(len(places), ROOT, np.uint64), [*places.values()], np.arange(len(places)))
+            row = {key: i for i, key in enumerate(places)}
+            parent = groups[[row[one.process, one.device] for one in launches]]
         names = [f"Grid{i}" for i in range(1, len(launches) + 1)]
         return self._add(parent, names, np.arange(len(launches)))
 

@@ -111,6 +111,11 @@ class Capture:
                 return {int(k): int(counts[k]) for k in np.flatnonzero(counts)}
         return {int(k, 16) % CELL_KERNEL_COUNT: int(n) for k, n in self.manifest.get("launches", {}).items()}
 
+    @property
+    def recorded(self) -> bool:
+        """Some warp left something, or should have: a traced kernel was launched."""
+        return any(chunk.kind in (CHUNK_REGIONS, CHUNK_LOST) for chunk in self.chunks) or any(self.launches().values())
+
     def lost(self) -> dict[int, NDArray[np.void]]:
         """Warps that found no room, by device: (n,) LOST_DTYPE."""
         return self._concatenated(CHUNK_LOST, LOST_DTYPE)

@@ -27,7 +27,8 @@ NUMERIC = ("#", "warps", "events", "lost", "duration")
 
 @dataclass(frozen=True)
 class LaunchRow:
-    """A launch in numbers. ``lost`` counts events; ``lost_warps`` warps of which nothing was recorded."""
+    """A launch in numbers. ``lost`` counts events; ``lost_warps`` warps of which nothing was recorded; ``place``: its
+    process and device."""
 
     index: int
     kernel: str
@@ -40,6 +41,7 @@ class LaunchRow:
     lost: int
     lost_warps: int
     duration_ns: int
+    place: str = ""
 
     @property
     def complete(self) -> bool:
@@ -68,7 +70,7 @@ class LaunchRow:
 class Summary:
     """What a run recorded. ``totals`` sums the rows; its duration is first entry to last exit of all launches.
     ``builds``: a line for each launched kernel whose registers or stack tracing changed; ``selections``: a line for
-    each kernel of which only a part was recorded, or nothing."""
+    each kernel of which only a part was recorded, or nothing; ``places``: processes and devices that had launches."""
 
     rows: tuple[LaunchRow, ...]
     totals: LaunchRow
@@ -77,6 +79,7 @@ class Summary:
     emulated: bool
     builds: tuple[str, ...] = ()
     selections: tuple[str, ...] = ()
+    places: tuple[str, ...] = ()
 
     @property
     def heading(self) -> str:
@@ -92,7 +95,8 @@ class Summary:
 
 def summarize(trace: Trace, outputs: Sequence[str] = ()) -> Summary:
     """The summary of a trace; ``outputs`` are the files that were written."""
-    rows = tuple(_row(launch) for launch in trace.launches)
+    places = trace.places()
+    rows = tuple(_row(launch, places[launch.process, launch.device]) for launch in trace.launches)
     return Summary(
         rows=rows,
         totals=_totals(trace.launches, rows),
@@ -101,6 +105,7 @@ def summarize(trace: Trace, outputs: Sequence[str] = ()) -> Summary:
         emulated=trace.emulated,
         builds=build_lines(trace),
         selections=selection_lines(trace),
+        places=tuple(places.values()),
     )
 
 
@@ -139,7 +144,7 @@ def _build_line(build: dict[str, Any]) -> str | None:
     )
 
 
-def _row(launch: Launch) -> LaunchRow:
+def _row(launch: Launch, place: str) -> LaunchRow:
     return LaunchRow(
         index=launch.index,
         kernel=launch.kernel,
@@ -152,6 +157,7 @@ def _row(launch: Launch) -> LaunchRow:
         lost=launch.lost_events,
         lost_warps=launch.lost_warps,
         duration_ns=launch.end_ns - launch.start_ns,
+        place=place,
     )
 
 
@@ -195,7 +201,8 @@ def _dim(dim: Sequence[int]) -> str:
 
 
 def launch_table(summary: Summary) -> Table:
-    """The rows (the first of a long run) and their totals as a rich table; incomplete launches are yellow.
+    """The rows (the first of a long run) and their totals as a rich table; incomplete launches are yellow. Where there
+    are several processes or devices a column says which.
 
     Names are printed as they are: nothing in them is read as markup.
     """
@@ -204,16 +211,18 @@ def launch_table(summary: Summary) -> Table:
     from rich.text import Text
 
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for title in COLUMNS:
+    several = len(summary.places) > 1
+    for title in (*COLUMNS, "where") if several else COLUMNS:
         name = title == "kernel"
         justify: Literal["left", "right"] = "right" if title in NUMERIC else "left"
         table.add_column(title, justify=justify, overflow="fold" if name else "crop", no_wrap=not name)
     for row in summary.rows[:MAX_ROWS]:
-        table.add_row(*map(Text, row.cells()), style=None if row.complete else "yellow")
+        cells = (*row.cells(), row.place) if several else row.cells()
+        table.add_row(*map(Text, cells), style=None if row.complete else "yellow")
     if len(summary.rows) > 1:
-        cells = ["", "total", "", "", "", *summary.totals.cells()[5:]]
+        totals = ["", "total", "", "", "", *summary.totals.cells()[5:]]
         table.add_section()
-        table.add_row(*map(Text, cells), style="bold")
+        table.add_row(*map(Text, totals), style="bold")
     return table
 
 

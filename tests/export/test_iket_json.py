@@ -135,6 +135,22 @@ def test_schema_accepts_run_iket_and_us_and_refuses_what_is_wrong(tmp_path: Path
         assert list(validator.iter_errors(data)) != []
 
 
+def test_windows_in_which_recording_was_on(tmp_path: Path, validator: Any) -> None:
+    script = TraceScript()
+    script.warp(script.launch(), 0, 90)
+    trace = script.build()
+    known = {"process": 0, "begin_unix_ns": 7, "end_unix_ns": 9, "begin_ns": -5, "end_ns": 95, "uncertainty_ns": 1.5}
+    unknown = {**known, "end_unix_ns": None, "begin_ns": None, "end_ns": None, "uncertainty_ns": None}
+    trace.meta["windows"] = [known, unknown]
+    data = export(trace, tmp_path)
+    validator.validate(data)
+    pid = trace.processes[0].pid
+    assert data["warptrace"]["windows"] == [
+        {"pid": pid, "beginUnixNs": 7, "endUnixNs": 9, "startTs": EPOCH - 5, "endTs": EPOCH + 95, "uncertaintyNs": 1.5},
+        {"pid": pid, "beginUnixNs": 7, "endUnixNs": None, "startTs": None, "endTs": None, "uncertaintyNs": None},
+    ]
+
+
 def test_builds_of_kernels(tmp_path: Path, validator: Any) -> None:
     trace = sample_trace()
     code = {"registers": 168, "stack_bytes": 0, "code_bytes": 9_856}

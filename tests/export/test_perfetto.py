@@ -436,3 +436,43 @@ def test_a_folder_in_the_way_is_a_clear_error(tmp_path: Path) -> None:
     with pytest.raises(WarptraceError, match="cannot write .*/t: Is a directory; choose another place"):
         write_perfetto(two_events(), tmp_path / "t")
     assert [path.name for path in tmp_path.iterdir()] == ["t"]
+
+
+# ---------------------------------------------------------------------------------------------- capture windows
+def windowed(*windows: tuple[int | None, int | None]) -> Trace:
+    """A launch from 100 to 900 ns, recorded in windows (their begin and end on the timeline, None: unknown)."""
+    script = TraceScript()
+    script.warp(script.launch(), 100, 900).mark(500, "m")
+    facts = [
+        {"process": 0, "begin_unix_ns": 7, "end_unix_ns": None if end is None else 9, "begin_ns": begin, "end_ns": end,
+         "uncertainty_ns": None if begin is None else 1.5}
+        for begin, end in windows
+    ]  # fmt: skip
+    return replace(script.build(), meta={"windows": facts})
+
+
+def window_slices(trace: Trace, tmp_path: Path) -> list[tuple[str, int, int, dict[str, Any]]]:
+    found = [row for row in slices(load(trace, tmp_path)) if row[1] == "capture window"]
+    return [(path, ts, dur, {key: value for key, (_, value) in facts.items()}) for path, _, ts, dur, _, facts in found]
+
+
+def test_windows_are_slices_of_a_track(tmp_path: Path) -> None:
+    """One that begins before the trace's zero moves that: times in the file cannot be negative."""
+    facts = {"begin_unix_ns": 7, "end_unix_ns": 9, "clock_uncertainty_ns": 1.5}
+    trace = windowed((-200, 950), (2000, 2500))
+    assert window_slices(trace, tmp_path) == [
+        ("Capture windows", 0, 1150, facts),
+        ("Capture windows", 2200, 500, facts),
+    ]
+    (kernel,) = [row for row in slices(load(trace, tmp_path)) if row[1].startswith("kernel:")]
+    assert (kernel[2], kernel[5]["epoch_ns"][1]) == (300, EPOCH - 200)
+
+
+def test_a_window_in_which_the_process_died(tmp_path: Path) -> None:
+    ((path, ts, dur, facts),) = window_slices(windowed((50, None)), tmp_path)
+    assert (path, ts, dur, facts["ended"]) == ("Capture windows", 50, 850, 0)
+    assert "end_unix_ns" not in facts
+
+
+def test_windows_whose_place_is_unknown_are_left_out(tmp_path: Path) -> None:
+    assert window_slices(windowed((None, None)), tmp_path) == []

@@ -215,6 +215,16 @@ class Alignment:
         doubt = float(reference.uncertainty(time)[0]) + self.doubt.get("", 0.0)
         return {"unix_ns": epoch_ns + int(reference.at_time(time)[0]), "uncertainty_ns": doubt}
 
+    def of_host(self, unix_ns: int, machine: str) -> tuple[int, float] | None:
+        """(ns of the timeline, how far that may be off) at a Unix time of a machine; None where nothing is known."""
+        reference = self._reference()
+        if reference is None:
+            return None
+        time = np.array([unix_ns - reference.base], np.int64)
+        time = unix_ns - reference.at_time(time)
+        far = self.doubt.get("" if machine == reference.machine else machine)
+        return None if far is None else (int(time[0]), float(reference.uncertainty(time)[0]) + far)
+
     def _reference(self) -> Offset | None:
         return None if self.reference is None else self.offsets[self.names[self.reference]]
 

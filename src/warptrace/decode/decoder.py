@@ -29,6 +29,7 @@ from .problems import (
 )
 from .selected import expected_warps, selection_problems
 from .tables import I32, I64, LostRows, Regions, SiteTable, read_lost, read_regions, site_table
+from .windows import window_facts
 
 EPOCH_STEP = 32
 EPOCH_MARGIN_NS = 64
@@ -125,6 +126,7 @@ def decode(captures: Sequence[Capture], *, hosts_ns: float = HOSTS_NS) -> Trace:
             "clocks": [{"launch": i, **f} for i, f in enumerate(facts)],
             "alignment": aligned,
             "host_start": alignment.host_start(times.epoch),
+            "windows": window_facts(captures, alignment, times.epoch),
             **_meta(captures),
         },
     )

@@ -404,6 +404,7 @@ class _Writer:
             "problems": problems,
             "hostStart": _host_start(trace),
             "clocks": trace.meta.get("clocks", {}),
+            "windows": [_window(trace, window) for window in trace.meta.get("windows", ())],
             "alignment": [_camel(facts) for facts in trace.meta.get("alignment", ())],
             "processes": [
                 {"pid": one.pid, "rank": one.rank, "host": one.host, "manifest": one.manifest}
@@ -454,6 +455,22 @@ def _camel(facts: dict[str, Any]) -> dict[str, Any]:
         return first + "".join(word.capitalize() for word in rest)
 
     return {name(key): value for key, value in facts.items()}
+
+
+def _window(trace: Trace, window: dict[str, Any]) -> dict[str, Any]:
+    """A time in which recording was on. Times are absolute, null where they are not known."""
+
+    def absolute(ns: int | None) -> int | None:
+        return None if ns is None else ns + trace.epoch_ns
+
+    return {
+        "pid": trace.processes[window["process"]].pid,
+        "beginUnixNs": window["begin_unix_ns"],
+        "endUnixNs": window["end_unix_ns"],
+        "startTs": absolute(window["begin_ns"]),
+        "endTs": absolute(window["end_ns"]),
+        "uncertaintyNs": window["uncertainty_ns"],
+    }
 
 
 def _build(build: dict[str, Any]) -> dict[str, Any]:

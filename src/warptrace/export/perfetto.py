@@ -14,6 +14,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
+from typing import Any
 
 import numpy as np
 
@@ -82,7 +83,14 @@ def _check(trace: Trace) -> None:
 def _first_ns(trace: Trace) -> int:
     """Earliest time if it is before the trace's zero, else 0: packets cannot hold negative times."""
     columns = (trace.warps.start_ns, trace.ranges.start_ns, trace.markers.ns)
-    return min(0, *(int(column.min(initial=0)) for column in columns), *(one.start_ns for one in trace.launches))
+    windows = (window["begin_ns"] for window in _windows(trace))
+    earliest = (int(column.min(initial=0)) for column in columns)
+    return int(min(0, *earliest, *(one.start_ns for one in trace.launches), *windows))
+
+
+def _windows(trace: Trace) -> list[dict[str, Any]]:
+    """Capture windows whose place on the timeline is known."""
+    return [window for window in trace.meta.get("windows", ()) if window["begin_ns"] is not None]
 
 
 class _Writer:
@@ -103,6 +111,8 @@ class _Writer:
             out.write(block)
         for launch, track in zip(trace.launches, tree.grids, strict=True):
             self._kernel_slice(launch, int(track))
+        for window in _windows(trace):
+            self._window_slice(window, tree.windows[window["process"]])
         self.warp_track = tree.warps
         self.next_track = tree.next_track
 
@@ -153,6 +163,18 @@ class _Writer:
         facts = [te.annotation(key, value) for key, value in self._launch_facts(launch).items()]
         self.out.write(te.event(launch.start_ns - self.first_ns, te.BEGIN, track, name, *facts))
         self.out.write(te.event(launch.end_ns - self.first_ns, te.END, track))
+
+    def _window_slice(self, window: dict[str, Any], track: int) -> None:
+        """From a window's begin to its end; to the end of the last launch where the process died in it."""
+        begin, end = window["begin_ns"], window["end_ns"]
+        names = ("begin_unix_ns", "end_unix_ns")
+        facts = [te.annotation(name, window[name]) for name in names if window[name] is not None]
+        facts.append(te.annotation("clock_uncertainty_ns", float(window["uncertainty_ns"])))
+        if end is None:
+            facts.append(te.annotation("ended", False))
+            end = max((one.end_ns for one in self.trace.launches), default=begin)
+        self.out.write(te.event(begin - self.first_ns, te.BEGIN, track, "capture window", *facts))
+        self.out.write(te.event(max(begin, end) - self.first_ns, te.END, track))
 
     def _launch_facts(self, launch: Launch) -> dict[str, int | float | bool | str]:
         process = self.trace.processes[launch.process]
@@ -468,6 +490,7 @@ class _Tree:
         self._levels: list[tuple[U64, U64, list[str], I64, U64]] = []
         root = "warptrace (emulated)" if trace.emulated else "warptrace"
         self._add_fixed([ROOT], [0], [root], [0])
+        self.windows = self._window_tracks()
         self.grids = self._grids()
         self.warps = self._warps()
 
@@ -489,6 +512,15 @@ class _Tree:
         index = np.arange(len(names)) if name is None else name
         self._levels.append((uuid, parent, names, index, rank.astype(np.uint64)))
         return uuid
+
+    def _window_tracks(self) -> dict[int, int]:
+        """The track of the capture windows of each process that has any."""
+        processes = sorted({window["process"] for window in _windows(self.trace)})
+        names = ["Capture windows"]
+        if len(self.trace.processes) > 1:
+            names = [f"Capture windows of process {self.trace.processes[p].pid}" for p in processes]
+        tracks = self._add(np.full(len(processes), ROOT, np.uint64), names[: len(processes)], np.arange(len(processes)))
+        return {process: int(track) for process, track in zip(processes, tracks, strict=True)}
 
     def _grids(self) -> U64:
         launches, places = self.trace.launches, self.trace.places()

@@ -18,7 +18,6 @@ import threading
 import time
 import weakref
 from collections.abc import Mapping
-from dataclasses import asdict
 from datetime import datetime, timezone
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -265,7 +264,7 @@ class _Recording:
             "seconds": round(time.monotonic() - self._begin, 6),
             "exit_status": None,
             "session": self._began,
-            "options": asdict(self._options) | {"directory": RAW_DIR},
+            "options": self._options.to_json() | {"directory": RAW_DIR},
             "versions": {
                 "warptrace": __version__, "python": platform.python_version(), "platform": platform.platform()
             },

@@ -27,6 +27,7 @@ from warptrace.cli import main
 from warptrace.errors import CaptureError
 from warptrace.runtime import emulated, memory
 from warptrace.runtime.layout import plan
+from warptrace.runtime.options import RuntimeOptions
 from warptrace.runtime.recorder import Recorder
 from warptrace.session import Session
 from warptrace.trace import Trace
@@ -285,6 +286,10 @@ def test_a_recording_that_cannot_be_ended(
         ({"bufer_size": 1}, "bufer_size is not an option of warptrace.capture and start; known are buffer_size, "),
         ({"window": True}, "window is not an option"),
         ({"directory": "x"}, "directory is not an option"),
+        ({"selection": None}, "selection is not an option"),
+        ({"kernels": "("}, "'(' is not a regular expression"),
+        ({"warps": "all of them"}, "'all of them' is not a list of warps"),
+        ({"launch_skip": -1}, "launch-skip"),
         ({"buffer_size": "12 apples"}, "'12 apples' is not a size"),
         ({"buffer_size": 1.5}, "buffer_size must be a whole number, not 1.5"),
         ({"buffer_size": 1}, "buffer size 1 is out of range"),
@@ -305,6 +310,23 @@ def test_options_are_obeyed() -> None:
     (process,), (one,) = c.trace.processes, c.trace.launches
     assert process.manifest["devices"][0]["buffer_bytes"] == plan(32 << 20).total_bytes
     assert (one.events, one.lost_events) == (3 * EVENTS, 7 * EVENTS)
+
+
+def test_a_session_of_some_launches_and_warps() -> None:
+    with warptrace.capture(**SMALL, kernels="numbered", launch_skip=1, launch_count=2, warps=(1,)) as c:
+        kernel = compile_numbered()
+        for n in range(5):
+            emulated.launch(kernel, device(), [n])
+        run(9, looping_host)
+    assert [int(bits) for bits in np.unique(c.trace.markers.bits)] == [1, 2]
+    assert set(c.trace.warps.warp.tolist()) == {1}
+    selection = c.trace.processes[0].manifest["selection"]
+    assert (selection["kernels"], selection["warps"], selection["launch_count"]) == (["numbered"], [1], 2)
+
+
+def test_clusters_by_kernel() -> None:
+    options = RuntimeOptions.from_keywords("", {"clusters_by_kernel": {"gemm": [(0, 0, 0), (1, 0, 0)], "sum": "all"}})
+    assert options.selection.clusters_by_kernel == (("gemm", ((0, 0, 0), (1, 0, 0))), ("sum", None))
 
 
 # --------------------------------------------------------------------------------------------------------- misuse

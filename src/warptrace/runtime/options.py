@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from ..errors import UsageError
-from ..selection import Selection
+from ..selection import Selection, parse_warps
 
 ENABLE_ENV = "WARPTRACE"
 """``1``: Python processes arm the tracer at start."""
@@ -24,7 +24,7 @@ OPTIONS_ENV = "WARPTRACE_OPTIONS"
 
 KEYWORDS = {"buffer_bytes": "buffer_size"}
 """Fields whose keyword in Python has another name."""
-NO_KEYWORDS = ("directory", "window")
+NO_KEYWORDS = ("directory", "window", "selection")
 """Fields that are not the caller's to give."""
 
 DEFAULT_DIRECTORY = "warptrace-output/raw"
@@ -117,19 +117,20 @@ class RuntimeOptions:
 
     @classmethod
     def from_keywords(cls, directory: str, keywords: Mapping[str, Any]) -> RuntimeOptions:
-        """The options of a call in Python, where a size is called ``buffer_size``.
+        """The options of a call in Python, where a size is called ``buffer_size`` and what to select has a keyword for
+        each field of :class:`Selection`.
 
         Raises UsageError, naming the keyword, for one that is unknown and for a value that cannot be used.
         """
-        fields_by_keyword = {KEYWORDS.get(f.name, f.name): f.name for f in fields(cls)}
-        for name in NO_KEYWORDS:
-            del fields_by_keyword[name]
+        own = {KEYWORDS.get(f.name, f.name): f.name for f in fields(cls) if f.name not in NO_KEYWORDS}
+        selecting = [f.name for f in fields(Selection)]
         for keyword in keywords:
-            if keyword not in fields_by_keyword:
-                known = ", ".join(sorted(fields_by_keyword))
+            if keyword not in own and keyword not in selecting:
+                known = ", ".join(sorted([*own, *selecting]))
                 raise UsageError(f"{keyword} is not an option of warptrace.capture and start; known are {known}")
-        values = {fields_by_keyword[k]: _checked(fields_by_keyword[k], v, k) for k, v in keywords.items()}
-        return cls(directory=directory, **values)
+        values = {own[k]: _checked(own[k], v, k) for k, v in keywords.items() if k in own}
+        selection = Selection.from_json({k: _listed(k, v) for k, v in keywords.items() if k in selecting})
+        return cls(directory=directory, selection=selection, **values)
 
     def to_env(self) -> dict[str, str]:
         """The variables that make :meth:`from_env` of a child give these options back, tracing switched on."""
@@ -156,6 +157,20 @@ def _decode(text: str) -> dict[str, Any]:
         raise UsageError(f"{OPTIONS_ENV} must be a JSON object, not {type(data).__name__}")
     known = [f.name for f in fields(RuntimeOptions) if f.name in data]
     return {name: _checked(name, data[name], f"{OPTIONS_ENV}: {name}") for name in known}
+
+
+def _listed(name: str, value: Any) -> Any:
+    """A value of a selection as JSON has it: lists for tuples, ranges, dicts by kernel, a single kernel, and warps as
+    the command line has them."""
+    if name == "kernels" and isinstance(value, str):
+        return [value]
+    if name == "warps" and isinstance(value, str):
+        return list(parse_warps(value))
+    if isinstance(value, dict):
+        return [[key, _listed("", part)] for key, part in value.items()]
+    if isinstance(value, (tuple, list, range)):
+        return [_listed("", part) for part in value]
+    return value
 
 
 def _checked(name: str, value: Any, shown: str) -> Any:

@@ -11,6 +11,7 @@ from fake_device import EPOCH_NS, FakeDevice, FakeKernel, FakeWarp, write_captur
 
 from warptrace.decode import decode
 from warptrace.raw import read_capture
+from warptrace.raw.format import text_crc
 from warptrace.trace import Trace
 
 APART = 5_000_000
@@ -36,7 +37,7 @@ def recorded(folder: Path, windows: list[tuple[int, int | None]] | None, *, pair
         {"begin_unix_ns": EPOCH_NS + APART + a, "end_unix_ns": None if b is None else EPOCH_NS + APART + b}
         for a, b in windows
     ]
-    (path / "manifest.json").write_text(json.dumps(manifest))
+    (path / "manifest.json").write_text(json.dumps(manifest | {"crc32": text_crc(manifest)}))
     return decode([read_capture(path)])
 
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from .. import __version__
 from ..errors import UsageError, WarptraceError
-from . import demo, dump, merge, postprocess, profile, report
+from . import demo, doctor, dump, merge, postprocess, profile, report
 from ._args import Command, Options, Parser, split_command
 from ._messages import debugging
 
@@ -24,6 +24,7 @@ COMMANDS: tuple[Command, ...] = (
     report.ReportVerb(),
     dump.Dump(),
     demo.Demo(),
+    doctor.Doctor(),
 )
 
 

@@ -23,8 +23,6 @@ from ..selection import KernelSelection
 
 Operand = tuple[str, str]
 
-MAX_CLUSTER_CTAS = 16
-"""CTAs of the largest cluster."""
 LOG2_CROWD = 3
 """Where clusters are left out a bank holds the regions of so many of the CTAs that record, or so many times the even
 share: a hash spreads them, not the SMs, and it is not as even."""
@@ -84,7 +82,7 @@ def _sizes(facts: KernelFacts) -> str:
         )
     crowd = f"sub.s32 t,s,{wire.LOG2_BANKS - 1}; "
     if _thinned(facts):
-        crowd = f"add.u32 m,m,{LOG2_CROWD}; sub.s32 t,s,{wire.LOG2_BANKS - LOG2_CROWD}; "
+        crowd = f"add.u32 m,m,{LOG2_CROWD}; min.u32 m,m,s; sub.s32 t,s,{wire.LOG2_BANKS - LOG2_CROWD}; "
     return (
         "mov.b64 {main,lane}, <region>; "
         "and.b32 t,main,1; setp.ne.u32 q,t,0; "
@@ -111,15 +109,16 @@ def _thinned(facts: KernelFacts) -> bool:
 
 def _crowd(facts: KernelFacts) -> str:
     """PTX that lowers u32 s, the CTAs of the launch, and u32 m, the warps of a CTA, to no less than those that the
-    selection lets record: few warps get large regions whatever the grid. Uses u32 t."""
-    selection, most = facts.selection, MAX_CLUSTER_CTAS if facts.clusters else 1
+    selection lets record: few warps get large regions whatever the grid. Uses u32 t, v."""
+    selection = facts.selection
     if selection is None:
         return ""
     text = "" if selection.warps is None else f"min.u32 m,m,{len(selection.warps)}; "
+    size = "mov.u32 t,%cluster_nctarank; max.u32 t,t,1; " if facts.clusters else "mov.u32 t,1; "
     if selection.clusters is not None:
-        text += f"min.u32 s,s,{len(selection.clusters) * most}; "
+        text += size + f"mul.lo.u32 t,t,{len(selection.clusters)}; min.u32 s,s,t; "
     if selection.cta_stride > 1:  # divided by the power of two that is not larger
-        text += f"shr.u32 t,s,{selection.cta_stride.bit_length() - 1}; add.u32 t,t,{most}; min.u32 s,s,t; "
+        text += size + f"shr.u32 v,s,{selection.cta_stride.bit_length() - 1}; add.u32 t,t,v; min.u32 s,s,t; "
     return text
 
 
@@ -128,7 +127,7 @@ def _total() -> str:
     return f"mad.lo.u32 n,lane,31,main; add.u32 n,n,{wire.REGION_HEADER_BYTES}; cvt.u64.u32 g,n; "
 
 
-_SIZE_REGS = ".reg .u32 main,lane,trim,s,t,m; .reg .pred q; "
+_SIZE_REGS = ".reg .u32 main,lane,trim,s,t,m,v; .reg .pred q; "
 
 
 def _lane_mask(spare: str = "s") -> str:

@@ -25,6 +25,7 @@ from ..emulator import Device
 from ..emulator.cute import CompiledKernel
 from ..errors import WarptraceError
 from ..raw import CaptureWriter
+from ..selection import Selection
 from ..sites import KernelRecord
 from .cell import CELL
 from .drain import Drain, DrainStats
@@ -145,10 +146,17 @@ def _ordinal(device: Device) -> int:
 class EmulatedRecording:
     """Launches traced kernels on an emulated device and writes a capture, as the recorder does for a real one.
 
-    ``main_bytes`` and ``lane_bytes`` of a launch override the region size that the recorder would choose.
+    Of ``selection`` the launches to skip and to record count here; the rest is compiled into kernels.
     """
 
-    def __init__(self, directory: Path, *, device: Device | None = None, buffer_bytes: int = 256 << 20) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        device: Device | None = None,
+        buffer_bytes: int = 256 << 20,
+        selection: Selection | None = None,
+    ) -> None:
         from .. import __version__
 
         self.device = device or Device()
@@ -163,6 +171,8 @@ class EmulatedRecording:
             dsl=None,
             started_unix_ns=time.time_ns(),
         )
+        self._selection = selection or Selection()
+        self.writer.set_selection(self._selection)
         self.writer.add_device(0, **self.memory.describe())
         self._drain = Drain(self.memory, 0, self.writer)
         self._known: set[int] = set()
@@ -186,7 +196,9 @@ class EmulatedRecording:
         if record.kernel_id not in self._known:
             self._known.add(record.kernel_id)
             self.writer.add_kernel(record)
-        self._launches[record.kernel_id] = self._launches.get(record.kernel_id, 0) + 1
+        number = self._launches.get(record.kernel_id, 0)
+        self._launches[record.kernel_id] = number + 1
+        recording = recording and self._selection.launch_skip <= number < self._selection.launch_end
         events = record.max_events if max_events_per_warp is None else max_events_per_warp
         size = None if events is None else exact(record, self.memory.layout, events)
         size = size or automatic(self.memory.layout, lanes=record.lane_events)

@@ -49,7 +49,8 @@ function roleColour(role, shade, waits, dark) {
   return oklch(shades[shade % 4], 0.13, hue + 8 * (shade % 3) - 8);
 }
 
+// Black or white, whichever contrasts more.
 function textOn(colour) {
-  const [r, g, b] = colour;
-  return 0.299 * r + 0.587 * g + 0.114 * b > 140 ? "#14171c" : "#ffffff";
+  const [r, g, b] = colour.map((v) => (v <= 10 ? v / 3294.6 : ((v / 255 + 0.055) / 1.055) ** 2.4));
+  return 0.2126 * r + 0.7152 * g + 0.0722 * b > 0.179 ? "#000000" : "#ffffff";
 }

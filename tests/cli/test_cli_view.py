@@ -84,7 +84,7 @@ def test_the_trace_and_the_ui_are_served_and_nothing_else(traced: Path) -> None:
         for path in ("/", "/trace.pftrace", "/index.html", "/vizviewer_info"):
             assert ask(root + path)[0] == 404, path
         version = next(p.name for p in (installed_ui() or Path()).iterdir() if p.name.startswith("v"))
-        inside = ("service_worker.js", version, f"{version}/", f"{version}/assets", "run.json", "raw/pid_4242/dev0.wtraw")
+        inside = ("service_worker.js", version, f"{version}/", f"{version}/assets", "run.json", "raw/pid_4242")
         for path in (*inside, "../", "..%2f..%2fetc/passwd", "../../../../etc/passwd", "//etc/passwd", "%00"):
             assert ask(base + path)[0] == 404, path
         assert ask(f"{base}{version}/frontend_bundle.js")[1]["Content-Type"] == "text/javascript"

@@ -41,6 +41,7 @@ def selections(draw: st.DrawFn) -> Selection:
         warps=draw(WARPS),
         launch_skip=draw(st.integers(0, 100)),
         launch_count=draw(st.none() | st.integers(1, 100)),
+        lifetimes=draw(st.booleans()),
     )
 
 

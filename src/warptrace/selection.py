@@ -105,7 +105,7 @@ class Selection:
     pairs, the text a kernel's symbol or a part of it: the symbol itself comes first, then the longest part.
     ``cta_stride``: every K-th cluster of kernels for which no clusters are asked for. ``warps``: numbers in the CTA.
     ``launch_skip`` and ``launch_count``: of each kernel, its first launches are not recorded, then so many are (None:
-    all).
+    all). ``lifetimes``: entry and exit of every warp, no events; also of kernels that hold none.
 
     Raises UsageError, naming the option, for a value that cannot be used.
     """
@@ -117,6 +117,7 @@ class Selection:
     warps: tuple[int, ...] | None = None
     launch_skip: int = 0
     launch_count: int | None = None
+    lifetimes: bool = False
 
     def __post_init__(self) -> None:
         for text in self.kernels:
@@ -182,6 +183,7 @@ class Selection:
             "warps": None if self.warps is None else list(self.warps),
             "launch_skip": self.launch_skip,
             "launch_count": self.launch_count,
+            "lifetimes": self.lifetimes,
         }
 
     @classmethod
@@ -206,6 +208,10 @@ class Selection:
                 out[name] = _whole(values[name], name)
         if values.get("warps") is not None:
             out["warps"] = tuple(_whole(w, "warps") for w in _listed(values["warps"], int, "warps"))
+        if "lifetimes" in values:
+            if not isinstance(values["lifetimes"], bool):
+                raise UsageError(f"selection: lifetimes must be true or false, not {values['lifetimes']!r}")
+            out["lifetimes"] = values["lifetimes"]
         return cls(**out)
 
     def __str__(self) -> str:
@@ -217,6 +223,7 @@ class Selection:
         parts += [] if self.warps is None else [f"--warps {number_list(self.warps)}"]
         parts += [f"--launch-skip {self.launch_skip}"] if self.launch_skip else []
         parts += [] if self.launch_count is None else [f"--launch-count {self.launch_count}"]
+        parts += ["--warp-trace"] if self.lifetimes else []
         return " ".join(parts)
 
 

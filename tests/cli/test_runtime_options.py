@@ -86,6 +86,7 @@ def test_variables() -> None:
             "warps": [0, 3],
             "launch_skip": 0,
             "launch_count": 2,
+            "lifetimes": False,
         },
     }
     assert json.loads(env.pop("WARPTRACE_OPTIONS")) == values

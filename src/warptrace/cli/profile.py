@@ -27,6 +27,7 @@ from ._args import Gather, Parser, cluster, positive_int, size, warps, whole_num
 from ._captures import captures_in, wait_for_processes
 from ._child import child_environment, run_command
 from ._messages import note, print_summaries, shown, warn
+from ._overhead import LIFETIMES_DIR, OVERHEAD_FILE, lifetimes_options, report_overhead
 from ._postprocess import OutputPlan, Result, plan_outputs, postprocess
 
 if TYPE_CHECKING:
@@ -79,6 +80,11 @@ def options_parser() -> Parser:
         action="store_true",
         help="begin with recording off: it follows warptrace.start(), stop() and capture() in the program",
     )
+    group.add_argument(
+        "--measure-overhead",
+        action="store_true",
+        help="run the command twice, first with lifetimes only, and tell what recording its events costs each kernel",
+    )
     group.add_argument("--working-dir", metavar="DIR", help="folder in which the command runs (default: here)")
     group.add_argument("--json-gz", action="store_true", help="write the JSON compressed, as .trace.json.gz")
     group.add_argument(
@@ -114,6 +120,11 @@ def _add_selection(parser: Parser) -> None:
     )
     group.add_argument("--cta-stride", metavar="K", type=positive_int, help="every K-th cluster only")
     group.add_argument("--warps", metavar="LIST", type=warps, help="only these warps of each CTA, as 0-3,8")
+    group.add_argument(
+        "--warp-trace",
+        action="store_true",
+        help="only when each warp begins and ends, of every kernel, with events or without: no event is recorded",
+    )
     group.add_argument("--launch-skip", metavar="N", type=whole_number, help="not the first N launches of a kernel")
     group.add_argument("--launch-count", metavar="M", type=positive_int, help="then only M launches of a kernel")
 
@@ -142,6 +153,7 @@ class Request:
     per_process: bool
     untraced_build: bool
     window: bool
+    measure_overhead: bool
     selection: Selection
 
     @classmethod
@@ -163,8 +175,11 @@ class Request:
             per_process=given.get("per_process", False),
             untraced_build=given.get("untraced_build", True),
             window=given.get("window", False),
+            measure_overhead=given.get("measure_overhead", False),
             selection=_selection(given),
         )
+        if request.measure_overhead and request.selection.lifetimes:
+            raise UsageError("--measure-overhead compares with what --warp-trace records: drop one of the two")
         if request.postprocess == "none" and not request.keep:
             raise UsageError("--postprocess none with --no-keep would leave nothing: drop one of the two")
         return request
@@ -193,6 +208,7 @@ def _selection(given: dict[str, Any]) -> Selection:
         warps=given.get("warps"),
         launch_skip=given.get("launch_skip", 0),
         launch_count=given.get("launch_count"),
+        lifetimes=given.get("warp_trace", False),
     )
 
 
@@ -244,11 +260,15 @@ class Profile:
         request.runtime_options(Path())  # its faults come before anything is made
         directory = RunDirectory.create(request.output_dir, clobber=request.clobber)
         try:
+            if request.measure_overhead:
+                _execute_lifetimes(request, directory)
             outcome = _execute(request, directory)
         except WarptraceError:
             directory.discard()  # the command never started
             raise
         result = _make_outputs(directory, plan)
+        if request.measure_overhead:
+            _compare(directory, result)
         unused = unmatched(captures_in(directory.raw), request.selection)
         place = _conclude(request, plan, directory, outcome, result)
         _report(request, directory, place, outcome, result, unused)
@@ -268,10 +288,36 @@ class Outcome:
 
 def _execute(request: Request, directory: RunDirectory) -> Outcome:
     """Run the command. Raises WarptraceError where it cannot be started."""
-    directory.raw.mkdir()
-    environment = child_environment(os.environ, request.runtime_options(directory.raw).to_env())
+    return _run(request, request.runtime_options(directory.raw))
+
+
+def _execute_lifetimes(request: Request, directory: RunDirectory) -> None:
+    """Run the command before that, with lifetimes only. Raises WarptraceError where it cannot be started."""
+    folder = directory.partial / LIFETIMES_DIR
+    outcome = _run(request, lifetimes_options(request.runtime_options(folder), folder))
+    wait_for_processes(folder)
+    status = "" if not outcome.status else f"; it ended with exit status {outcome.status}"
+    note(f"first run, with lifetimes only: {outcome.seconds:.1f} s{status}")
+
+
+def _compare(directory: RunDirectory, result: Result) -> None:
+    """Tell what recording costs, and drop the captures of the run before."""
+    lifetimes = directory.partial / LIFETIMES_DIR
+    if not result.interrupted:
+        try:
+            name = report_overhead(lifetimes, directory.raw, directory.partial)
+            result.outputs += [name] if name else []
+        except OSError as error:
+            result.failures.append(f"{OVERHEAD_FILE}: {error}")
+    shutil.rmtree(lifetimes, ignore_errors=True)
+
+
+def _run(request: Request, options: RuntimeOptions) -> Outcome:
+    raw = Path(options.directory)
+    raw.mkdir()
+    environment = child_environment(os.environ, options.to_env())
     if request.log_level in ("info", "debug", "trace"):
-        note(f"running {shlex.join(request.command)}; raw captures go to {directory.raw}")
+        note(f"running {shlex.join(request.command)}; raw captures go to {raw}")
     started, begin = datetime.now(timezone.utc), time.monotonic()
     status = run_command(request.command, environment, request.working_dir)
     return Outcome(started, time.monotonic() - begin, status)

@@ -103,9 +103,11 @@ def _lower_kernels(module: Any, arch: str) -> list[KernelRecord]:
         if not selection.wants(symbol(kernel)) and erase_events(kernel):
             registry.announce_deselected(symbol(kernel))
             continue
+        if selection.lifetimes:
+            erase_events(kernel)
         _drop_ends_of_nothing(kernel)
         events = _collect(kernel)
-        if events:
+        if events or (selection.lifetimes and selection.wants(symbol(kernel))):
             lowered.append(_lower_kernel(kernel, events, arch, selection.of(symbol(kernel))))
         else:
             registry.announce_without_events(symbol(kernel))
@@ -185,9 +187,9 @@ def _lower_kernel(kernel: Any, events: list[Event], arch: str, selection: Kernel
         kernel_id=kernel_id(symbol(kernel), sites, selection),
         stride=stride,
         lanes=lanes,
-        slack=max(len(g.events) for g in groups) * stride,
+        slack=max((len(g.events) for g in groups), default=0) * stride,
         clusters=_has_clusters(arch),
-        wide=not lanes and uniform.whole_warps(),
+        wide=bool(events) and not lanes and uniform.whole_warps(),
         selection=None if selection.everything else selection,
     )
     most = _most_events(kernel, events)
@@ -332,11 +334,20 @@ class _Lowering:
     def _first_event_operation(self) -> Any | None:
         """The operation of the entry block that is, or holds, the first event. None if there is none in it (several
         blocks): then the region is opened at the kernel's begin."""
+        if not self._groups:
+            return self._after_set_up()
         ops = {e.op for g in self._groups for e in g.events}
         for op in self._entry.operations:
             if op.operation in ops or (len(op.operation.regions) and _holds_event(op.operation, dict.fromkeys(ops))):  # type: ignore[arg-type]
                 return op
         return None
+
+    def _after_set_up(self) -> Any | None:
+        """The first loop or branch of a kernel without events, or its end: the claim's result comes meanwhile."""
+        if len(self._kernel.regions[0].blocks) > 1:
+            return None
+        operations = list(self._entry.operations)
+        return next((op for op in operations if len(op.operation.regions)), operations[-1])
 
     def _begin(self) -> None:
         self._control, self._region = hidden.add_parameters(self._kernel)

@@ -14,6 +14,7 @@ pytest.importorskip("cutlass")
 from window_kernel import Graph, launched, looping_host, run
 
 import warptrace
+from warptrace.errors import WarptraceError
 from warptrace.raw import read_capture
 from warptrace.runtime import memory
 from warptrace.runtime.cell import CELL
@@ -135,6 +136,41 @@ def test_what_a_kernel_needs_is_kept_over_a_pause(recorder: Recorder) -> None:
     (sizes,) = [set(b.headers["main_bytes"].tolist()) for b in read_capture(recorder.directory).batches()][1:]
     assert sizes == {1408}  # 80 events of 16 bytes, the slack, rounded up
     assert [x.lost_events for x in warptrace.load(recorder.directory).launches] == [0, 0]
+
+
+@pytest.mark.parametrize("room_again", ["at the next window", "at the end", "never"])
+def test_a_disk_that_is_full_at_a_pause(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], room_again: str
+) -> None:
+    """What was recorded waits in trace memory for the next chance; after the last one it is counted as lost."""
+    recorder.start(paused=True)
+    recorder.resume()
+    run(1)
+    writer = recorder._writer
+    assert writer is not None
+    write = writer.write_regions
+
+    def full(*args: Any) -> Any:
+        raise WarptraceError("no space left")
+
+    monkeypatch.setattr(writer, "write_regions", full)
+    recorder.pause()
+    assert "device 63: what was recorded is not saved yet: no space left" in capsys.readouterr().err
+    if room_again == "at the next window":
+        monkeypatch.setattr(writer, "write_regions", write)
+        recorder.resume()
+        run(2)
+    elif room_again == "at the end":
+        monkeypatch.setattr(writer, "write_regions", write)
+    recorder.stop()
+    trace = warptrace.load(recorder.directory)
+    if room_again == "never":
+        assert "what was not saved before is lost: no space left" in capsys.readouterr().err
+        assert trace.launches == ()
+        found = sorted((problem.kind, problem.count) for problem in trace.problems)
+        assert found == [("lost_launches", 1), ("unclosed_capture", 1)]
+    else:
+        assert launched(trace) == ([1, 2] if room_again == "at the next window" else [1])
 
 
 def test_a_pause_while_the_first_launch_takes_memory(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:

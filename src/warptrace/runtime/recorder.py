@@ -7,6 +7,7 @@ import platform
 import sys
 import threading
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -71,6 +72,7 @@ class Recorder:
         self._needs: dict[int, Need] = {}
         self._asked: dict[int, int] = {}
         self._complaints: set[str] = set()
+        self._unsaved: set[int] = set()
         self._selection_before = Selection()
 
     def start(self, *, paused: bool = False) -> None:
@@ -104,7 +106,7 @@ class Recorder:
         if self._recording and os.getpid() == self._pid:
             self._recording = False
             CELL.detach()
-            self._empty(pause=True)
+            self._empty(self._devices, pause=True)
             self._end_window()
 
     def stop(self, patience_s: float | None = None) -> None:
@@ -127,8 +129,10 @@ class Recorder:
         assert writer is not None
         if self._recording:
             self._recording = False
-            self._empty(patience_s)
+            self._empty(self._devices, patience_s)
             self._end_window()
+        else:
+            self._empty(self._unsaved, patience_s)
         for symbol in registry.without_events():
             writer.add_uninstrumented(symbol)
         for symbol in registry.deselected():
@@ -161,9 +165,12 @@ class Recorder:
     def _record(self, *, again: bool = False) -> int:
         """Launches are recorded from now on; returns the host time. ``again``: after a pause."""
         self._recording = True
-        for device in self._devices.values():
+        for ordinal, device in self._devices.items():
             try:
                 device.memory.synchronize()
+                if ordinal in self._unsaved:
+                    device.drain.finish()
+                    self._unsaved.remove(ordinal)
                 device.drain.restart()
                 device.memory.enable(True)
                 if device.clocks is not None:
@@ -185,11 +192,12 @@ class Recorder:
             CELL.attach(self._first_launch, self._repeat, again=again)
         return begin
 
-    def _empty(self, patience_s: float | None = None, *, pause: bool = False) -> None:
+    def _empty(self, ordinals: Iterable[int], patience_s: float | None = None, *, pause: bool = False) -> None:
         """Waits for the devices, lets no more warps claim memory, and writes what was recorded; what cannot be saved is
-        noted. ``patience_s``: see ``stop``. ``pause``: launches may follow, which will need as much."""
-        for device in list(self._devices.values()):
-            ordinal = device.memory.ordinal
+        noted. ``patience_s``: see ``stop``. ``pause``: launches may follow, which will need as much, and what cannot be
+        saved has another chance."""
+        for ordinal in list(ordinals):
+            device = self._devices[ordinal]
             try:
                 ended = device.memory.synchronize(patience_s)
                 device.memory.enable(False)
@@ -203,6 +211,10 @@ class Recorder:
                 elif device.clocks is not None:
                     device.clocks.close()
             except WarptraceError as e:
+                if pause:
+                    self._unsaved.add(ordinal)
+                    self._complain(f"device {ordinal}: what was recorded is not saved yet: {e}")
+                    continue
                 text = f"device {ordinal}: what was not saved before is lost: {e}"
                 log("error", text)
                 assert self._writer is not None

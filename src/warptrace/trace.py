@@ -7,12 +7,17 @@ Times are integer nanoseconds from the start of the trace (``epoch_ns`` is kept 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .selection import Coordinates, KernelSelection, triple
+
+if TYPE_CHECKING:
+    import pandas
+    import polars
+    import pyarrow
 
 I8 = NDArray[np.int8]
 I16 = NDArray[np.int16]
@@ -242,3 +247,24 @@ class Trace:
     def _place_order(self, key: tuple[int, int]) -> tuple[str, bool, int, int, int]:
         one = self.processes[key[0]]
         return one.host, one.rank is None, one.rank or 0, key[0], key[1]
+
+    def to_arrow(self, table: str = "ranges") -> pyarrow.Table:
+        """A flat Arrow table: "ranges", "markers", "warps" or "launches" (docs/outputs.md). Needs pyarrow.
+
+        Raises UsageError for another name, WarptraceError where pyarrow is missing.
+        """
+        from .export.tables import to_arrow
+
+        return to_arrow(self, table)
+
+    def to_pandas(self, table: str = "ranges") -> pandas.DataFrame:
+        """The same as a pandas DataFrame: texts are categoricals, columns with gaps nullable. Needs pandas."""
+        from .export.tables import to_pandas
+
+        return to_pandas(self, table)
+
+    def to_polars(self, table: str = "ranges") -> polars.DataFrame:
+        """The same as a Polars DataFrame: texts are enums, columns with gaps nullable. Needs polars."""
+        from .export.tables import to_polars
+
+        return to_polars(self, table)

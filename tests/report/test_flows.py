@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import fixture_kit
 import numpy as np
 import pytest
+import trace_processor
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripts import i32, pipeline
 from traces import TraceScript, WarpScript
 
 from warptrace import UsageError
+from warptrace.export import perfetto, write_perfetto
 from warptrace.flows import Flow, flows_of, parse_flow
 from warptrace.flows.match import match, trace_flows
 from warptrace.report.flows import flow_rows
@@ -180,3 +183,57 @@ def test_declaring_is_light_and_remembered() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[{'source': 'a', 'target': 'b', 'key': 'order'}] False\n"
+
+
+# ---------------------------------------------------------------------------------------------------- Perfetto
+FLOWS_SQL = """
+select a.name source, a.ts issued, b.name arrival, b.ts arrived, p.name target, p.ts + p.dur ended
+from flow join slice a on a.id = slice_out join slice b on b.id = slice_in left join slice p on p.id = b.parent_id
+"""
+
+
+@trace_processor.needs_trace_processor
+def test_arrows_go_from_each_source_to_the_end_of_what_it_feeds(tmp_path: Path) -> None:
+    """Also where the wait began before the issue, which viewers would turn round; chunks of any size."""
+    script, producer, consumer = two_warps()
+    third = script.warp(0, 0, 5000, warp=2)
+    for warp in (consumer, third):
+        ranges(warp, "wait", (2, 100, 0), (100, 300, 1), (400, 1400, 0))
+    ranges(producer, "issue", (5, 9, 0), (10, 15, 1), (1000, 1005, 0))
+    trace = script.build()
+    for chunk in (1, 1 << 14):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(perfetto, "CHUNK_ROWS", chunk)
+            write_perfetto(trace, tmp_path / "t.pftrace", flows=[ISSUE, Flow("no", "such")])
+        processor = trace_processor.TraceProcessor(tmp_path / "t.pftrace")
+        assert processor.errors() == []
+        arrows = [
+            ("issue", issued, "issue -> wait", ended, "wait", ended)
+            for issued, ended in ((5, 100), (10, 300), (1000, 1400))
+        ]
+        assert sorted(processor.query(FLOWS_SQL)) == sorted(arrows * 2)
+
+
+@trace_processor.needs_trace_processor
+@pytest.mark.skipif(not fixture_kit.GEMM.is_dir(), reason="the capture is not in this checkout")
+def test_arrows_of_the_gemm_carry_the_latency_of_the_report(tmp_path: Path) -> None:
+    trace = fixture_kit.load_gemm()
+    flow = Flow("tma_issue", "ab_wait")
+    write_perfetto(trace, tmp_path / "t.pftrace", flows=[flow])
+    processor = trace_processor.TraceProcessor(tmp_path / "t.pftrace")
+    assert processor.errors() == []
+    rows = processor.query(FLOWS_SQL)
+    found = match(trace, flow)
+    r = trace.ranges
+    assert len(rows) == len(found.target) == 1024
+    assert sum(arrived - issued for _, issued, _, arrived, _, _ in rows) == int(
+        (r.end_ns[found.target] - r.start_ns[found.source]).sum()
+    )
+    assert {(source, arrival) for source, _, arrival, *_ in rows} == {("tma_issue", "tma_issue -> ab_wait")}
+
+
+def test_without_flows_the_file_is_as_before(tmp_path: Path) -> None:
+    trace = pipeline()
+    write_perfetto(trace, tmp_path / "a")
+    write_perfetto(trace, tmp_path / "b", flows=[Flow("no", "such")])
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from .. import __version__
 from ..errors import UsageError, WarptraceError
-from . import demo, doctor, dump, merge, postprocess, profile, report, view
+from . import demo, doctor, dump, export, merge, postprocess, profile, report, view
 from ._args import Command, Options, Parser, split_command
 from ._messages import debugging
 
@@ -23,6 +23,7 @@ COMMANDS: tuple[Command, ...] = (
     merge.Merge(),
     report.ReportVerb(),
     view.View(),
+    export.Export(),
     dump.Dump(),
     demo.Demo(),
     doctor.Doctor(),

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Any
 
@@ -20,6 +20,8 @@ import numpy as np
 
 from .. import __version__
 from ..errors import WarptraceError
+from ..flows import Flow
+from ..flows.match import match, trace_flows
 from ..trace import I32, I64, RANGE_STACK, U8, U64, Launch, Trace
 from . import trackevent as te
 from ._common import Chunk, Progress, chunks, replacing, row_bounds, rows_of
@@ -45,12 +47,14 @@ def write_perfetto(
     *,
     payload_in_name: bool = False,
     compress: bool = True,
+    flows: Sequence[Flow] = (),
     progress: Progress | None = None,
 ) -> None:
     """Writes ``trace`` to ``path`` as a Perfetto trace.
 
     ``payload_in_name`` names slices ``name(payload=N)``, as run-iket does; they stay the bare range name otherwise,
-    so that Perfetto can aggregate them. ``compress`` makes the packets about a sixth of the size. Raises
+    so that Perfetto can aggregate them. ``compress`` makes the packets about a sixth of the size. ``flows``, and
+    those that the traced program declared, are drawn as arrows. Raises
     :class:`~warptrace.errors.WarptraceError` where the file cannot be written, or where the events of a warp run
     backwards in time.
     """
@@ -59,7 +63,7 @@ def write_perfetto(
     total = len(trace.warps) + len(trace.ranges) + len(trace.markers)
     done = 0
     with replacing(path) as file, te.PacketFile(file, compress) as out:
-        writer = _Writer(trace, out, payload_in_name)
+        writer = _Writer(trace, out, payload_in_name, trace_flows(trace, flows))
         for chunk in chunks(bounds, 0, len(trace.warps), CHUNK_ROWS):
             writer.chunk(chunk)
             done += rows_of(chunk)
@@ -94,10 +98,13 @@ def _windows(trace: Trace) -> list[dict[str, Any]]:
 
 
 class _Writer:
-    def __init__(self, trace: Trace, out: te.PacketFile, payload_in_name: bool) -> None:
+    def __init__(
+        self, trace: Trace, out: te.PacketFile, payload_in_name: bool, flows: Sequence[Flow] = ()
+    ) -> None:
         self.trace = trace
         self.out = out
         self.payload_in_name = payload_in_name
+        self.arrows = _arrows(trace, flows)
         self.first_ns = _first_ns(trace)
         self.places = trace.places()
         self.alignment = {(one["process"], one["device"]): one for one in trace.meta.get("alignment", ())}
@@ -263,7 +270,45 @@ class _Writer:
         if self.payload_in_name:
             iids = self._payload_names(iids, name, types, bits, kind != te.END)
         arguments = [self._payloads(types, bits, kind == te.END), *self._facts(chunk, order)]
-        self.out.write(te.events((ns - self.first_ns).astype(np.uint64), kind, track, iids, arguments))
+        links = [link for arrows in self.arrows for link in self._links(arrows, r, marks, order)]
+        for arrows in self.arrows:
+            self._arrivals(arrows, r, range_track)
+        self.out.write(te.events((ns - self.first_ns).astype(np.uint64), kind, track, iids, arguments, links))
+
+    @staticmethod
+    def _links(arrows: _Arrows, rows: slice, marks: int, order: I64) -> Iterator[te.Link]:
+        """The flow ids on the begins of a flow's sources, one for each target."""
+        first, count = arrows.first[rows], arrows.count[rows]
+        other = np.zeros(len(first) + marks, np.int64)
+        for turn in range(int(count.max(initial=0))):
+            value = np.concatenate([np.where(count > turn, first + turn, 0), other])[order]
+            yield te.Link(value.astype(np.uint64), value > 0, last=False)
+
+    def _arrivals(self, arrows: _Arrows, rows: slice, range_track: U64) -> None:
+        """An instant at the end of every target, where its arrow arrives.
+
+        Viewers take of two slices the one that starts later for the fed one, and a wait may start before the load that
+        it waits for: the target itself cannot be the end of an arrow. Written before the chunk's events, so that it
+        lies in the target's slice, which ends at the same time.
+        """
+        fed = np.flatnonzero(arrows.target[rows])
+        if not len(fed):
+            return
+        if not arrows.name:
+            arrows.name.append(self.next_name)
+            self.next_name += 1
+            self.out.write(te.interned([(arrows.name[0], arrows.title)]))
+        ids = arrows.target[rows][fed].astype(np.uint64)
+        self.out.write(
+            te.events(
+                (self.trace.ranges.end_ns[rows][fed] - self.first_ns).astype(np.uint64),
+                np.full(len(fed), te.INSTANT, np.uint8),
+                range_track[fed],
+                np.full(len(fed), arrows.name[0], np.uint64),
+                [],
+                [te.Link(ids, np.ones(len(fed), np.bool_), last=True)],
+            )
+        )
 
     @staticmethod
     def _check_time(ns: I64, warp: I32) -> None:
@@ -381,6 +426,36 @@ class _Keys:
     start: I64
     end: I64
     marker: I64
+
+
+@dataclass(frozen=True)
+class _Arrows:
+    """Columns over Ranges: a source's first flow id and how many it has; a target's id. 0: none. ``name`` holds the iid
+    of ``title`` once that is written."""
+
+    title: str
+    first: I64
+    count: I64
+    target: I64
+    name: list[int] = field(default_factory=list)
+
+
+def _arrows(trace: Trace, flows: Sequence[Flow]) -> list[_Arrows]:
+    out, used = [], 0
+    for flow in flows:
+        pairs = match(trace, flow)
+        if not len(pairs.source):
+            continue
+        order = np.lexsort((pairs.target, pairs.source))
+        source, target = pairs.source[order], pairs.target[order]
+        ids = used + 1 + np.arange(len(order))
+        used += len(order)
+        first, of_target = np.zeros(len(trace.ranges), np.int64), np.zeros(len(trace.ranges), np.int64)
+        first[source[::-1]] = ids[::-1]  # the last write wins: the first of a source
+        of_target[target] = ids
+        title = f"{flow.source} -> {flow.target}"
+        out.append(_Arrows(title, first, np.bincount(source, minlength=len(trace.ranges)), of_target))
+    return out
 
 
 def _argument(name: U64 | int, kind: np.ndarray, value: np.ndarray, order: I64) -> te.Argument:

@@ -246,14 +246,32 @@ class Argument:
         return Argument(self.name if isinstance(self.name, int) else self.name[rows], self.kind[rows], self.value[rows])
 
 
-def events(ns: U64, kind: U8, track: U64, name: U64, arguments: Sequence[Argument]) -> U8:
+@dataclass(frozen=True)
+class Link:
+    """A flow id on some of the events of a block: ``last`` where the flow ends in them, else it begins."""
+
+    value: U64
+    present: Bools
+    last: bool
+
+    def part(self, rows: slice) -> Link:
+        """The link of some of the events."""
+        return Link(self.value[rows], self.present[rows], self.last)
+
+
+def events(
+    ns: U64, kind: U8, track: U64, name: U64, arguments: Sequence[Argument], links: Sequence[Link] = ()
+) -> U8:
     """Packets of track events, one a row. ``name`` (an iid) is written for all but END events."""
     if len(ns) > MAX_ROWS:
         parts = [slice(start, start + MAX_ROWS) for start in range(0, len(ns), MAX_ROWS)]
-        split = ([argument.part(rows) for argument in arguments] for rows in parts)
-        blocks = zip(parts, split, strict=True)
-        return np.concatenate([events(ns[r], kind[r], track[r], name[r], some) for r, some in blocks])
-    rows = Rows(len(ns), 48 + 48 * len(arguments))
+
+        def block(r: slice) -> U8:
+            some, few = [one.part(r) for one in arguments], [one.part(r) for one in links]
+            return events(ns[r], kind[r], track[r], name[r], some, few)
+
+        return np.concatenate([block(rows) for rows in parts])
+    rows = Rows(len(ns), 48 + 48 * len(arguments) + 10 * len(links))
     whole = rows.open(b"\x0a")
     rows.put(b"\x40")
     rows.varint(ns)
@@ -268,6 +286,10 @@ def events(ns: U64, kind: U8, track: U64, name: U64, arguments: Sequence[Argumen
     rows.varint(name, named)
     for argument in arguments:
         _argument(rows, argument)
+    for link in links:
+        if link.present.any():
+            rows.put(b"\x81\x03" if link.last else b"\xf9\x02", link.present)  # terminating_flow_ids, flow_ids
+            rows.fixed64(link.value, link.present)
     rows.close(body)
     rows.close(whole)
     return rows.done()

@@ -11,7 +11,8 @@ from traces import TraceScript
 
 from warptrace.report.findings import Finding, findings, percent
 from warptrace.report.stats import analyze
-from warptrace.trace import Trace
+from warptrace.selection import KernelSelection
+from warptrace.trace import LaunchSelection, Trace
 
 LONG = 12
 """k tiles: enough waits for a steady share."""
@@ -230,6 +231,15 @@ def test_missing_warps_silence_the_placement() -> None:
     kinds = found(trace)
     assert kinds["missing_warps"].text == "3 of 9 warps were recorded: nothing is said about waves, tail and skew."
     assert not {"tail", "last_wave", "start_skew", "few_ctas"} & set(kinds)
+
+
+def test_a_selection_silences_the_placement() -> None:
+    recorded = KernelSelection(warps=(0,))
+    selection = LaunchSelection(recorded, outside=(), cluster_grid=(3, 1, 1), grid_warps=9)
+    trace = staggered((0, 0, 1000), (1, 0, 1000), (0, 1000, 2000), selection=selection)
+    kinds = found(trace)
+    assert kinds["selection"].text == f"Only {recorded} was to be recorded: nothing is said about waves, tail and skew."
+    assert not {"tail", "last_wave", "start_skew", "few_ctas", "missing_warps"} & set(kinds)
 
 
 def test_an_uncertain_clock() -> None:

@@ -108,9 +108,10 @@ class Tables:
         self.site_labels, self.site_code = _dedupe([f"{site.file}:{site.line}" for site in trace.sites])
         launches = trace.launches
         self.pid = np.array([trace.processes[one.process].pid for one in launches], np.int64)
-        ranks = [trace.processes[one.process].manifest.get("rank") for one in launches]
-        self.has_rank = np.array([isinstance(rank, int) for rank in ranks], np.bool_)
-        self.rank = np.array([rank if isinstance(rank, int) else 0 for rank in ranks], np.int64)
+        ranks = [trace.processes[one.process].rank for one in launches]
+        self.has_rank = np.array([rank is not None for rank in ranks], np.bool_)
+        self.rank = np.array([rank or 0 for rank in ranks], np.int64)
+        self.host_labels, self.host_of_launch = _dedupe([trace.processes[one.process].host for one in launches])
         self.device = np.array([one.device for one in launches], np.int64)
 
     def rows(self, name: str) -> int:
@@ -140,6 +141,7 @@ class Tables:
     def _of_launch(self, launch: NDArray[Any]) -> Table:
         valid = None if self.has_rank[launch].all() and len(launch) else self.has_rank[launch]
         return {
+            "host": Column(self.host_of_launch[launch], self.host_labels),
             "pid": Column(self.pid[launch]),
             "rank": Column(self.rank[launch], None, valid),
             "device": Column(self.device[launch]),

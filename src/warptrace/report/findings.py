@@ -60,7 +60,7 @@ def findings(stats: LaunchStats, *, emulated: bool) -> tuple[Finding, ...]:
     out = list(_integrity(stats, emulated))
     if sound(stats, emulated):
         rules: list[Rule] = [_pipeline, _fill, _outliers, _irregular, _gaps, _late]
-        if stats.launch.warps_recorded >= stats.launch.warps_expected:
+        if stats.launch.warps_recorded >= stats.launch.warps_expected and stats.launch.selection is None:
             rules = [_pipeline, _fill, _few_ctas, _last_wave, _tail, _skew, _outliers, _irregular, _gaps, _late]
         for rule in rules:
             out += rule(stats)
@@ -106,6 +106,9 @@ def _integrity(stats: LaunchStats, emulated: bool) -> Iterator[Finding]:
         yield Finding(
             "lost_events", number, text, {"lost_events": launch.lost_events, "events": launch.events, "share": share}
         )
+    if launch.selection is not None:
+        text = f"Only {launch.selection} was to be recorded: nothing is said about waves, tail and skew."
+        yield Finding("selection", number, text, {"recorded": launch.warps_recorded})
     missing = launch.warps_expected - launch.warps_recorded
     if missing > 0:
         text = f"{launch.warps_recorded} of {launch.warps_expected} warps were recorded"

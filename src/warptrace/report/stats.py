@@ -45,13 +45,16 @@ MAD_SCALE = 1.4826
 
 @dataclass(frozen=True)
 class LaunchRow:
-    """One launch in a line. ``device_name`` is None where the manifest does not tell it."""
+    """One launch in a line. ``device_name`` and ``rank`` are None where the manifest does not tell them.
+    ``selection``: what of the launch was to be recorded, in words; None: all of it."""
 
     number: int
     kernel: str
     symbol: str
     kernel_id: int
+    host: str
     pid: int
+    rank: int | None
     device: int
     device_name: str | None
     grid_id: int
@@ -67,6 +70,7 @@ class LaunchRow:
     lost_warps: int
     clock_uncertainty_ns: float
     graph: tuple[str, int] | None
+    selection: str | None
 
 
 @dataclass(frozen=True)
@@ -322,7 +326,9 @@ def launch_row(trace: Trace, launch: Launch) -> LaunchRow:
         kernel=launch.kernel,
         symbol=launch.symbol,
         kernel_id=launch.kernel_id,
+        host=process.host,
         pid=process.pid,
+        rank=process.rank,
         device=launch.device,
         device_name=device_name(trace, launch),
         grid_id=launch.grid_id,
@@ -338,6 +344,7 @@ def launch_row(trace: Trace, launch: Launch) -> LaunchRow:
         lost_warps=launch.lost_warps,
         clock_uncertainty_ns=launch.clock_uncertainty_ns,
         graph=launch.graph,
+        selection=None if launch.selection is None else str(launch.selection),
     )
 
 

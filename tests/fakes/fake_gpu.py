@@ -135,10 +135,15 @@ class Kernel:
 
     def launch(self, warps: int = 2) -> None:
         number = kernel_number(self._kernel.id)
-        before = int(CELL._kernels["launches"][number])
-        CELL._kernels["launches"][number] += 1
-        if before and CELL._kernels["ask"][number]:
+        entry = CELL._kernels[number]
+        before = int(entry["launches"])
+        entry["launches"] += 1
+        if not int(entry["first"]) <= before < int(entry["end"]):
+            return
+        if before > int(entry["first"]) and entry["ask"]:
             self._call(wire.CELL_KERNELS_OFFSET + number * wire.CELL_KERNEL_BYTES)
+        if entry["main"] == wire.CELL_SKIP:
+            return
         if CELL._devices[DEVICE] == 0:
             self._call(wire.CELL_DEVICES_OFFSET + 8 * DEVICE)
         if CELL._devices[DEVICE] <= 1:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 import warptrace
+from warptrace.selection import Selection
 from warptrace.trace import Launch, Trace
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -30,7 +31,12 @@ Figure = Callable[[str, Any], None]
 # ------------------------------------------------------------------------------------------------------ recordings
 @contextmanager
 def recording(
-    folder: Path, *, buffer_bytes: int = BUFFER_BYTES, max_events: int | None = None, fresh: bool = False
+    folder: Path,
+    *,
+    buffer_bytes: int = BUFFER_BYTES,
+    max_events: int | None = None,
+    fresh: bool = False,
+    selection: Selection | None = None,
 ) -> Iterator[Path]:
     """Records this process into the capture directory that it yields, complete after the block.
 
@@ -42,7 +48,12 @@ def recording(
 
     if fresh:
         memory.forget()
-    options = RuntimeOptions(directory=str(folder), buffer_bytes=buffer_bytes, max_events_per_warp=max_events)
+    options = RuntimeOptions(
+        directory=str(folder),
+        buffer_bytes=buffer_bytes,
+        max_events_per_warp=max_events,
+        selection=selection or Selection(),
+    )
     recorder = Recorder(options)
     recorder.start()
     try:

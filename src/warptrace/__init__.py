@@ -33,19 +33,22 @@ __all__ = [
 ]
 
 
-def load(run_dir: str | os.PathLike[str]) -> Trace:
-    """Decode every raw capture of a run directory into one :class:`~warptrace.trace.Trace`.
+def load(run_dir: str | os.PathLike[str], *more: str | os.PathLike[str]) -> Trace:
+    """Decode every raw capture of a run directory, or of several, into one :class:`~warptrace.trace.Trace`.
 
-    ``run_dir`` is what ``warptrace profile`` printed as its result, or one ``raw/pid_*`` folder in it. Times are
-    integer nanoseconds from the start of the trace. Raises :class:`CaptureError` where there is no capture, or one
-    that cannot be read.
+    ``run_dir`` is what ``warptrace profile`` printed as its result, or one ``raw/pid_*`` folder in it; ``more`` are put
+    on one timeline with it, as ``warptrace merge`` does. Times are integer nanoseconds from the start of the trace.
+    Raises :class:`CaptureError` where there is no capture, or one that cannot be read.
     """
     from .decode import decode
     from .raw import find_captures, read_capture
 
-    captures = find_captures(os.fspath(run_dir))
-    if not captures:
-        raise CaptureError(f"{os.fspath(run_dir)} holds no capture: its run started no Python with the tracer")
+    captures = []
+    for path in (run_dir, *more):
+        found = find_captures(path)
+        if not found:
+            raise CaptureError(f"{os.fspath(path)} holds no capture: its run started no Python with the tracer")
+        captures += found
     return decode([read_capture(path) for path in captures])
 
 

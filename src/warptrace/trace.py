@@ -56,9 +56,9 @@ class LaunchSelection:
 @dataclass(frozen=True)
 class Launch:
     """One launch of a kernel, in start order. ``start_ns``/``end_ns`` are the first entry and last exit of its
-    recorded warps. ``process`` indexes :attr:`Trace.processes`. ``warps_expected`` is grid x warps per CTA, or as many
-    of them as ``selection`` lets record (None: all). ``graph`` is None, or ("graph_exec_1", replay number) where the
-    launch was a CUDA graph node's replay."""
+    recorded warps. ``process`` indexes :attr:`Trace.processes`; ``context_id`` counts a process's contexts from 1.
+    ``warps_expected`` is grid x warps per CTA, or as many of them as ``selection`` lets record (None: all). ``graph``:
+    None, or ("graph_exec_1", replay number) where the launch was a CUDA graph node's replay."""
 
     index: int
     process: int

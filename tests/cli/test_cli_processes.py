@@ -194,6 +194,12 @@ def test_load_gives_all_processes(job: Job) -> None:
     assert {launch.process for launch in trace.launches} == {0, 1}
 
 
+def test_load_gives_several_runs(job: Job) -> None:
+    trace = warptrace.load(job("alone", "ours"), job("tree", "theirs", FAKE_HOST="there"))
+    assert sorted(launch.kernel for launch in trace.launches) == ["kernel_0", "kernel_0", "kernel_1"]
+    assert [process.host for process in trace.processes] == ["here", "there", "there"]
+
+
 def test_perfetto_shows_ranks_on_one_timeline(job: Job) -> None:
     processor_of = pytest.importorskip("trace_processor")
     if processor_of.missing():

@@ -244,6 +244,7 @@ def test_two_devices_of_one_process(tmp_path: Path) -> None:
     ]  # fmt: skip
     path = write_capture(tmp_path / "c", devices, [kernel], facts={"clocks": clocks})
     trace = decode([read_capture(path)])
-    assert [(x.process, x.device, x.graph) for x in trace.launches] == [(0, 0, None), (0, 1, None)]
+    found = [(x.process, x.device, x.context_id, x.grid_id, x.graph) for x in trace.launches]
+    assert found == [(0, 0, 1, 1, None), (0, 1, 2, 1, None)]
     assert trace.launches[1].start_ns - trace.launches[0].start_ns == pytest.approx(6400, abs=40)
     assert [x["gpu"] for x in trace.meta["alignment"]] == ["GPU-0", "GPU-1"]

@@ -104,7 +104,7 @@ def decode(captures: Sequence[Capture], *, hosts_ns: float = HOSTS_NS) -> Trace:
     warps = _warps(identity, lost_warps, streams, times, end)
     clock = clock.extended(times.cycles + found.last_cycle)
     facts = [clock_facts(clock, i) for i in range(len(identity.keys))]
-    trace_launches = _launches(identity, warps, table, facts)
+    trace_launches = _launches(identity, warps, table, facts, _contexts(captures))
     problems += [*capture_problems(captures), *unsaved_problems(captures, trace_launches), *alignment.problems]
     problems += selection_problems(trace_launches)
     problems += launch_problems(trace_launches, warps, table)
@@ -291,8 +291,21 @@ def _warps(identity: Identity, lost: LostWarps, streams: Streams, times: Times, 
     )
 
 
+def _contexts(captures: Sequence[Capture]) -> dict[tuple[int, int], int]:
+    """Number of the context of each (process, device): a process records in one context a device."""
+    return {
+        (process, int(d["ordinal"])): number
+        for process, capture in enumerate(captures)
+        for number, d in enumerate(capture.manifest.get("devices", []), 1)
+    }
+
+
 def _launches(
-    identity: Identity, warps: Warps, table: SiteTable, facts: list[dict[str, Any]]
+    identity: Identity,
+    warps: Warps,
+    table: SiteTable,
+    facts: list[dict[str, Any]],
+    contexts: dict[tuple[int, int], int],
 ) -> tuple[Launch, ...]:
     n = len(identity.keys)
     recorded = np.zeros(len(warps), np.bool_)
@@ -316,7 +329,7 @@ def _launches(
                 index=i,
                 process=key.process,
                 device=key.device,
-                context_id=1,
+                context_id=contexts.get((key.process, key.device), 1),
                 grid_id=key.grid_id,
                 kernel=name,
                 symbol=record.symbol if record else name,

@@ -57,9 +57,14 @@ def _session_reason(seen: Seen, dsl: bool) -> str:
     kernels = _count(len(seen.with_events), "kernel", "kernels")
     if seen.launches:
         times = _count(seen.launches, "time", "times")
-        return f"{kernels} with events {_names(seen.with_events)} launched {times}, but no data came back"
+        why = _unrecorded(seen, python=True)
+        return f"{kernels} with events {_names(seen.with_events)} launched {times}, but {why}"
     if seen.with_events:
         return f"{kernels} with events {_names(seen.with_events)} compiled so far, but none was launched in it"
+    if seen.deselected:
+        left_out = _count(len(seen.deselected), "kernel with events was", "kernels with events were")
+        asked = f"kernels={list(seen.selection.kernels)}"
+        return f"{left_out} compiled, and left out by {asked} {_names(seen.deselected)}; give another expression"
     if seen.without_events:
         return (
             f"this process compiled only kernels without events {_names(seen.without_events)}: compile them inside the"
@@ -169,15 +174,18 @@ def _reason(seen: Seen, armed: int) -> str:
     )
 
 
-def _unrecorded(seen: Seen) -> str:
-    """Why launches left nothing."""
+def _unrecorded(seen: Seen, *, python: bool = False) -> str:
+    """Why launches left nothing. ``python``: options were keywords."""
     selection = seen.selection
+    skip, warps, level = ("--launch-skip ", "--warps ", "run again with --log-level debug")
+    if python:
+        skip, warps, level = ("launch_skip=", "warps=", "log_level='debug' tells more")
     if selection.launch_skip >= seen.most_launches:
         launched = _count(seen.most_launches, "time", "times")
-        return f"--launch-skip {selection.launch_skip} leaves them all out: no kernel was launched more than {launched}"
+        return f"{skip}{selection.launch_skip} leaves them all out: no kernel was launched more than {launched}"
     if selection.warps is not None:
-        return f"no warp of --warps {number_list(selection.warps)} ran; name warps that their CTAs have"
-    return "no data came back; run again with --log-level debug"
+        return f"no warp of {warps}{number_list(selection.warps)} ran; name warps that their CTAs have"
+    return f"no data came back; {level}"
 
 
 def _count(number: int, one: str, many: str) -> str:

@@ -197,6 +197,23 @@ def test_a_kernel_that_is_not_launched(monkeypatch: pytest.MonkeyPatch) -> None:
     assert c.reason == f"1 kernel with events ({kernel.name}) compiled so far, but none was launched in it"
 
 
+def test_a_selection_that_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_records", {})
+    with warptrace.capture(**SMALL, launch_skip=3) as skipping:
+        kernel = compile_numbered()
+        for n in (1, 2):
+            emulated.launch(kernel, device(), [n])
+    with warptrace.capture(**SMALL, kernels="gemm") as choosing:
+        emulated.launch(kernel, device(), [3])
+    assert skipping.reason == (
+        f"1 kernel with events ({kernel.name}) launched 2 times, but launch_skip=3 leaves them all out: no kernel was "
+        "launched more than 2 times"
+    )
+    assert choosing.reason == (
+        f"1 kernel with events was compiled, and left out by kernels=['gemm'] ({kernel.name}); give another expression"
+    )
+
+
 def test_no_kernel_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "_records", {})
     monkeypatch.setattr(registry, "_without_events", {})

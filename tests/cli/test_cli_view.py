@@ -159,11 +159,15 @@ def test_without_a_trace_one_is_made_and_not_kept(run_dir: Path) -> None:
 
 @needs_ui
 def test_several_processes_are_shown_together(cli: Cli, workload: list[str], tmp_path: Path) -> None:
-    assert cli("profile", "-o", "run", "--postprocess", "perfetto", "--", *workload, "1", "2").returncode == 0
+    each = ("profile", "-o", "run", "--per-process", "--postprocess", "perfetto", "--", *workload, "1", "2")
+    assert cli(*each).returncode == 0
     with viewing(tmp_path, "run", "--no-browser") as (_, address):
         together = ask(trace_of(address))[2]
     singles = [(tmp_path / "run" / f"iket_pid_{pid}.pftrace").read_bytes() for pid in (1, 2)]
     assert len(together) > max(map(len, singles)) and together not in singles
+    assert cli("postprocess", "run", "--format", "perfetto").returncode == 0
+    with viewing(tmp_path, "run", "--no-browser") as (_, address):
+        assert ask(trace_of(address))[2] == (tmp_path / "run" / "iket_run.pftrace").read_bytes()
 
 
 @needs_ui
@@ -202,7 +206,8 @@ def test_the_report_is_made_once_and_opened_as_a_file(cli: Cli, run_dir: Path) -
 
 
 def test_of_several_reports_the_others_are_named(cli: Cli, workload: list[str], tmp_path: Path) -> None:
-    assert cli("profile", "-o", "run", "--postprocess", "html", "--", *workload, "1", "2").returncode == 0
+    each = ("profile", "-o", "run", "--per-process", "--postprocess", "html", "--", *workload, "1", "2")
+    assert cli(*each).returncode == 0
     done = cli("view", "run", "--html", "--no-browser")
     assert done.stdout == (tmp_path / "run" / "iket_pid_1.html").as_uri() + "\n"
     assert done.stderr == "warptrace: there is also run/iket_pid_2.html\n"
@@ -238,7 +243,8 @@ def test_a_run_that_recorded_nothing(cli: Cli, workload: list[str]) -> None:
 
 
 def test_several_traces_without_a_raw_capture(cli: Cli, workload: list[str], tmp_path: Path) -> None:
-    line = ("profile", "-o", "run", "--no-keep", "--postprocess", "perfetto", "--", *workload, "1", "2")
+    options = ("--no-keep", "--per-process", "--postprocess", "perfetto")
+    line = ("profile", "-o", "run", *options, "--", *workload, "1", "2")
     assert cli(*line).returncode == 0
     done = cli("view", "run", "--no-browser")
     assert (done.returncode, done.stdout) == (2, "")

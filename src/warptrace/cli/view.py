@@ -14,7 +14,7 @@ from urllib.parse import urlencode
 
 from ..errors import UsageError, WarptraceError
 from ._messages import note, progress_bar, shown
-from ._postprocess import plan_outputs, postprocess
+from ._postprocess import COMBINED, plan_outputs, postprocess
 from ._serve import Server
 from .postprocess import run_folder
 
@@ -103,10 +103,14 @@ def find_trace(path: Path, scratch: Path) -> Path:
         if path.suffix == ".pftrace":
             return path
         raise UsageError(f"{shown(path)} is no Perfetto trace: give a .pftrace, a .html or a result of profile")
-    own = sorted(path.glob("*.pftrace"))
-    if len(own) == 1:
-        return own[0]
-    return _made_trace(path, own, scratch)
+    own = _own_outputs(path, ".pftrace")
+    return own[0] if len(own) == 1 else _made_trace(path, own, scratch)
+
+
+def _own_outputs(path: Path, suffix: str) -> list[Path]:
+    """The outputs of a kind in RUN: the one of all processes together where there is one, else those of each."""
+    together = path / f"iket_{COMBINED}{suffix}"
+    return [together] if together.is_file() else sorted(path.glob(f"*{suffix}"))
 
 
 def _made_trace(path: Path, own: list[Path], scratch: Path) -> Path:
@@ -145,7 +149,7 @@ def find_report(path: Path) -> Path:
         if path.suffix == ".html":
             return path
         raise UsageError(f"{shown(path)} is no HTML report: give a .html or a result of profile")
-    own = sorted(path.glob("*.html"))
+    own = _own_outputs(path, ".html")
     if not own:
         captures, folder = find_captures(path), run_folder(path)
         try:

@@ -104,7 +104,8 @@ class Page {
     byId("about").textContent = parts.filter(Boolean).join(" · ");
     byId("about").title = byId("about").textContent;
     const select = byId("launch");
-    launches.forEach((one, i) => select.append(make("option", { value: i }, `${i + 1}: ${clip(one.kernel, 40)}, ${duration(one.end_ns - one.start_ns)}`)));
+    launches.forEach((one, i) => select.append(make("option", { value: i },
+      [`${i + 1}: ${clip(one.kernel, 40)}`, this.model.whereOf(i), duration(one.end_ns - one.start_ns)].filter(Boolean).join(", "))));
     if (launches.length > 1) select.append(make("option", { value: "all" }, `all ${launches.length} launches`));
     byId("launches").hidden = launches.length < 2;
     select.addEventListener("change", () => this.choose(select.value === "all" ? "all" : Number(select.value)));
@@ -182,11 +183,11 @@ class Page {
 
   launchFacts(one) {
     const list = make("p", { class: "soft" });
-    const parts = [one.kernel, `grid ${triple(one.grid)}`, `block ${triple(one.block)}`];
+    const parts = [one.kernel, this.model.whereOf(one.index), `grid ${triple(one.grid)}`, `block ${triple(one.block)}`];
     if (one.cluster.some((n) => n > 1)) parts.push(`cluster ${triple(one.cluster)}`);
     if (one.warps_recorded !== one.warps_expected) parts.push(`${grouped(one.warps_recorded)} of ${grouped(one.warps_expected)} warps recorded`);
     if (one.clock_uncertainty_ns) parts.push(`times across SMs good to ${duration(one.clock_uncertainty_ns)}`);
-    list.append(parts.join(" · "));
+    list.append(parts.filter(Boolean).join(" · "));
     return list;
   }
 
@@ -194,6 +195,7 @@ class Page {
     const { launches } = this.model, count = (key, title) => ({ title, number: true, value: (i) => launches[i][key], text: (i) => grouped(launches[i][key]) });
     return table("Every launch of the trace; a number opens it", [
       { title: "launch", value: (i) => i, text: (i) => `Launch ${i + 1}` }, { title: "kernel", text: (i) => clip(launches[i].kernel, 60) },
+      ...(this.model.whereOf(0) ? [{ title: "where", text: (i) => this.model.whereOf(i) }] : []),
       { title: "grid", text: (i) => triple(launches[i].grid) }, { title: "block", text: (i) => triple(launches[i].block) },
       { title: "start", number: true, value: (i) => launches[i].start_ns, text: (i) => duration(launches[i].start_ns - launches[0].start_ns) },
       { title: "duration", number: true, value: (i) => launches[i].end_ns - launches[i].start_ns, text: (i) => exactly(launches[i].end_ns - launches[i].start_ns) },

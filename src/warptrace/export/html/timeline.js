@@ -344,7 +344,7 @@ class Timeline {
   // The label of a row: text, what follows it in a softer colour, and whether it is open (null: it cannot be).
   rowText(r) {
     const { layout, model } = this, kind = layout.kind[r], which = layout.ref[r];
-    if (kind === KIND.launch) return [`Launch ${which + 1}`, model.launches[which].kernel, null];
+    if (kind === KIND.launch) return [`Launch ${which + 1}`, model.whereOf(which) || model.launches[which].kernel, null];
     if (kind === KIND.sm) {
       const one = model.sms[which];
       return [`SM ${one.sm}`, `${one.ctas.length} CTA${one.ctas.length > 1 ? "s" : ""}`, layout.smOpen[which] === 1];

@@ -132,6 +132,13 @@ class Model {
       .filter((one) => one.names.length);
   }
 
+  // Where a launch ran, if the trace has several processes or devices.
+  whereOf(index) {
+    const place = (one) => `pid ${this.facts.processes[one.process].pid}, GPU ${one.device}`;
+    this.places ??= new Set(this.launches.map(place)).size;
+    return this.places > 1 ? place(this.launches[index]) : "";
+  }
+
   roleName(w) { return this.roles[this.warps.role?.[w]] ?? ""; }
 
   payload(type, bits, i) {

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 import urllib.parse
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -142,10 +143,12 @@ def test_a_port_of_the_users_choice(traced: Path) -> None:
 @needs_ui
 def test_the_browser_is_told_the_address(traced: Path, tmp_path: Path) -> None:
     script = tmp_path / "browser"
-    script.write_text(f'#!/bin/sh\nprintf %s "$1" > "{tmp_path}/told"\n')
+    script.write_text(f'#!/bin/sh\nprintf %s "$1" > "{tmp_path}/part"; mv "{tmp_path}/part" "{tmp_path}/told"\n')
     script.chmod(0o755)
     with viewing(traced.parent, "run", BROWSER=str(script)) as (_, address):
-        pass
+        deadline = time.monotonic() + 20
+        while not (tmp_path / "told").exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
     assert (tmp_path / "told").read_text() == address
 
 

@@ -163,19 +163,22 @@ def test_ranks_of_torchrun(tmp_path: Path, figure: Figure) -> None:
 
 # ---------------------------------------------------------------------------------------------------------- devices
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="one GPU")
-def test_two_devices_of_one_process(tmp_path: Path, figure: Figure) -> None:
-    """Launches on them in turns: each stands under its own device, and after the one before."""
+@pytest.mark.parametrize("times", [1, 2])
+def test_two_devices_of_one_process(tmp_path: Path, figure: Figure, times: int) -> None:
+    """A kernel compiled once for both, or once on each, and launched on them in turns: each launch stands under its own
+    device, and after the one before."""
     with iket.tracing():
         arguments = (cutlass.Int64(20_000), cutlass.Int32(2), cutlass.Int32(4))
         compiled = []
         for device in range(2):
             with torch.cuda.device(device):
                 torch.zeros(1, device="cuda")
-                compiled.append(cute.compile(clock_kernels.waits_host, *arguments))
+                if device < times:
+                    compiled.append(cute.compile(clock_kernels.waits_host, *arguments))
     with recording(tmp_path, fresh=True) as folder:
         for turn in range(20):
             with torch.cuda.device(turn % 2):
-                compiled[turn % 2](*arguments)
+                compiled[turn % times](*arguments)
                 torch.cuda.synchronize()
     trace = load(folder)
     assert lossless(trace), trace.problems

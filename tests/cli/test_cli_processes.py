@@ -185,6 +185,7 @@ def test_the_summary_says_where(job: Job, cli: Cli) -> None:
     assert lines[0].startswith("2 processes: 2 launches recorded")
     rows = [line for line in lines if "kernel_" in line]
     assert [f"Rank {rank} (process " in row for rank, row in enumerate(rows)] == [True, True]
+    assert "GPUs are on one timeline, each good to 1.80 us against the first" in lines
     assert all(row.rstrip().endswith("GPU 0 (here-0)" if i == 0 else "GPU 0 (here-1)") for i, row in enumerate(rows))
 
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -70,7 +71,8 @@ class LaunchRow:
 class Summary:
     """What a run recorded. ``totals`` sums the rows; its duration is first entry to last exit of all launches.
     ``builds``: a line for each launched kernel whose registers or stack tracing changed; ``selections``: a line for
-    each kernel of which only a part was recorded, or nothing; ``places``: processes and devices that had launches."""
+    each kernel of which only a part was recorded, or nothing; ``places``: processes and devices that had launches;
+    ``aligned``: how well several devices stand on one timeline."""
 
     rows: tuple[LaunchRow, ...]
     totals: LaunchRow
@@ -80,6 +82,7 @@ class Summary:
     builds: tuple[str, ...] = ()
     selections: tuple[str, ...] = ()
     places: tuple[str, ...] = ()
+    aligned: str | None = None
 
     @property
     def heading(self) -> str:
@@ -106,6 +109,7 @@ def summarize(trace: Trace, outputs: Sequence[str] = ()) -> Summary:
         builds=build_lines(trace),
         selections=selection_lines(trace),
         places=tuple(places.values()),
+        aligned=_aligned(trace),
     )
 
 
@@ -142,6 +146,15 @@ def _build_line(build: dict[str, Any]) -> str | None:
         f"kernel {shorten(build['kernel'], MAX_NAME)}: {registers} registers (untraced {registers0}), "
         f"stack {stack} B (untraced {stack0} B), code {(code - code0) / 1024:+.1f} KiB"
     )
+
+
+def _aligned(trace: Trace) -> str | None:
+    """A line where there are several GPUs; those that are not aligned are told as a problem."""
+    facts = trace.meta.get("alignment", ())
+    if len({(one["machine"], one["gpu"]) for one in facts}) < 2:
+        return None
+    worst = max(one["uncertainty_ns"] for one in facts)
+    return f"GPUs are on one timeline, each good to {duration(math.ceil(worst))} against the first"
 
 
 def _row(launch: Launch, place: str) -> LaunchRow:
@@ -242,6 +255,8 @@ def print_summary(summary: Summary, console: Console) -> None:
         line(text)
     if len(summary.selections) > MAX_SELECTIONS:
         line(f"... and {len(summary.selections) - MAX_SELECTIONS} more kernels that were recorded in part")
+    if summary.aligned is not None:
+        line(summary.aligned)
     for text in summary.builds[:MAX_BUILDS]:
         line(text)
     if len(summary.builds) > MAX_BUILDS:

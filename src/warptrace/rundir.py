@@ -52,8 +52,12 @@ def write_run(folder: Path, content: dict[str, Any]) -> None:
     data = {"format": RUN_FORMAT, "version": RUN_VERSION, **content}
     partial = folder / f".{RUN_FILE}.partial-{os.getpid()}"
     # A command line may hold bytes that are no UTF-8: they arrive as lone surrogates, which only ASCII escapes carry.
-    partial.write_text(json.dumps(data, indent=2) + "\n", encoding="ascii")
-    os.replace(partial, folder / RUN_FILE)
+    try:
+        partial.write_text(json.dumps(data, indent=2) + "\n", encoding="ascii")
+        os.replace(partial, folder / RUN_FILE)
+    except OSError:
+        partial.unlink(missing_ok=True)
+        raise
 
 
 def record_outputs(folder: Path, outputs: list[str]) -> None:

@@ -93,5 +93,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         # The reader of our output went away (`warptrace dump ... | head`).
         return 0
+    except OSError as error:
+        if debugging():
+            raise
+        where = f"{error.filename}: " if error.filename else ""
+        print(f"warptrace: error: {where}{error.strerror or error}", file=sys.stderr)
+        return 1
     finally:
         _flush()

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from .. import __version__
 from ..errors import UsageError, WarptraceError
 from ..explain import armed_processes, unmatched, why_nothing_recorded
-from ..rundir import RAW_DIR, RunDirectory, default_name, write_run
+from ..rundir import RAW_DIR, RUN_FILE, RunDirectory, default_name, write_run
 from ..runtime.options import LOG_LEVELS, RuntimeOptions, format_size
 from ..selection import Selection, load_cluster_config
 from ._args import Gather, Parser, cluster, positive_int, size, warps, whole_number
@@ -348,7 +348,10 @@ def _conclude(
     made = plan.empty or (result.recorded and not result.failures)
     if not request.keep and made:
         shutil.rmtree(directory.raw)
-    write_run(directory.partial, _run_record(request, directory, outcome, result))
+    try:
+        write_run(directory.partial, _run_record(request, directory, outcome, result))
+    except OSError as error:  # a full disk: what there is keeps its place all the same
+        result.failures.append(f"cannot write {RUN_FILE}: {error.strerror}")
     return directory.commit(success=outcome.status == 0 and result.recorded and not result.failures)
 
 

@@ -70,7 +70,7 @@ def unsaved_problems(captures: Sequence[Capture], launches: Sequence[Launch]) ->
     for process, capture in enumerate(captures):
         undrained = capture.manifest.get("undrained", [])
         if not capture.complete:
-            text = f"process {_pid(capture)} did not close its capture (killed, crashed or still running)"
+            text = f"process {_pid(capture)} did not close its capture (killed, crashed, disk full, or still running)"
             problems.append(Problem("unclosed_capture", 1, text))
         problems += [Problem("unclosed_capture", 1, f"process {_pid(capture)}: {d['reason']}") for d in undrained]
         if undrained or not capture.complete:

@@ -206,10 +206,6 @@ class Recorder:
                 if pause:
                     self._learn(device.drain.needs())
                 device.drain.finish()
-                if device.clocks is not None and pause:
-                    device.clocks.note()
-                elif device.clocks is not None:
-                    device.clocks.close()
             except WarptraceError as e:
                 if pause:
                     self._unsaved.add(ordinal)
@@ -219,6 +215,17 @@ class Recorder:
                 log("error", text)
                 assert self._writer is not None
                 self._writer.add_undrained(ordinal, text)
+            else:
+                self._last_clocks(device, pause)
+
+    def _last_clocks(self, device: _Device, pause: bool) -> None:
+        try:
+            if device.clocks is not None and pause:
+                device.clocks.note()
+            elif device.clocks is not None:
+                device.clocks.close()
+        except WarptraceError as e:
+            self._complain(str(e))
 
     def _fault(self, ordinal: int, error: WarptraceError) -> None:
         self._note("error", f"device {ordinal}: {error}")

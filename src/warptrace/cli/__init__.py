@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from .. import __version__
 from ..errors import UsageError, WarptraceError
-from . import demo, doctor, dump, export, merge, postprocess, profile, report, view
+from . import demo, diff, doctor, dump, export, merge, postprocess, profile, report, view
 from ._args import Command, Options, Parser, split_command
 from ._messages import debugging
 
@@ -22,6 +22,7 @@ COMMANDS: tuple[Command, ...] = (
     postprocess.Postprocess(),
     merge.Merge(),
     report.ReportVerb(),
+    diff.DiffVerb(),
     view.View(),
     export.Export(),
     dump.Dump(),

@@ -27,8 +27,10 @@ LEAST_ROUNDS = 4
 """Fewer answers say nothing: something else had the processor or the device."""
 PATIENCE_S = 0.005
 """So long the host waits for the device's side to begin: the device may be full of kernels that wait for others."""
-ROUND_NS = 1_000_000
-"""A round that takes longer is given up, and with it the rest."""
+LAST_PATIENCE_S = 0.1
+"""So long at the end of a recording: other processes may have their turns on the device."""
+ROUND_NS = 4_000_000
+"""A round that takes longer is given up, and with it the rest. Another process's turn on the device is shorter."""
 DEVICE_PATIENCE_NS = 2_000_000
 """The device's side ends where no round came for so long."""
 TIMER_STEP_NS = 32
@@ -255,7 +257,7 @@ class ClockLog:
 
     def close(self) -> None:
         """The last pair; says so where there was none at all."""
-        self.note()
+        self.note(LAST_PATIENCE_S)
         if not self._pairs:
             self._writer.add_problem(
                 f"the clock of device {self._ordinal} was not compared with the host's ({self._reason}): its times "

@@ -80,13 +80,20 @@ class FakeKernel:
     """A site table under construction. Each method adds one site and returns its id."""
 
     def __init__(
-        self, name: str, symbol: str | None = None, *, stride: int | None = None, file: str = "kernel.py"
+        self,
+        name: str,
+        symbol: str | None = None,
+        *,
+        stride: int | None = None,
+        file: str = "kernel.py",
+        ring: bool = False,
     ) -> None:
         self.name = name
         self.symbol = symbol or f"kernel_{name}_0"
         self.file = file
         self.sites: list[Site] = []
         self._stride = stride
+        self.ring = ring
 
     def site(
         self,
@@ -131,7 +138,7 @@ class FakeKernel:
 
     @property
     def id(self) -> int:
-        return kernel_id(self.symbol, tuple(self.sites))
+        return kernel_id(self.symbol, tuple(self.sites), ring=self.ring)
 
     @property
     def record(self) -> KernelRecord:
@@ -146,6 +153,7 @@ class FakeKernel:
             max_events=None,
             sites=tuple(self.sites),
             build={"registers": 40},
+            ring=self.ring,
         )
 
 
@@ -296,7 +304,7 @@ class FakeDevice:
             grid_id = self.next_grid_id
             self.next_grid_id += 1
         common = {
-            "magic": wire.REGION_MAGIC,
+            "magic": wire.RING_MAGIC if kernel.ring else wire.REGION_MAGIC,
             "kernel_id": kernel.id,
             "grid_id": grid_id,
             "main_bytes": main_bytes,
@@ -341,8 +349,10 @@ class FakeDevice:
         header["warp"] = warp.warp
         header["sm"] = warp.sm
         lane_bytes = int(header["lane_bytes"][0])
-        lane_slots = max(lane_bytes - wire.LANE_HEADER_BYTES, 0)
-        header["capacity"] = wire.pack_capacity(int(header["main_bytes"][0]), lane_slots)
+        main, lane = int(header["main_bytes"][0]), max(lane_bytes - wire.LANE_HEADER_BYTES, 0)
+        if common["magic"] == wire.RING_MAGIC:
+            main, lane = wire.ring_bytes(main), wire.ring_bytes(lane) if lane else 0
+        header["capacity"] = wire.pack_capacity(main, lane)
         header["entry_clock"] = self.clock64(warp.sm, warp.start_ns)
         header["entry_globaltimer"] = self.globaltimer(warp.start_ns)
 
@@ -351,6 +361,8 @@ class FakeDevice:
     ) -> dict[int, tuple[int, int]]:
         """Stores the events; returns {lane: (cursor at entry, cursor at exit)} of the lanes that led any."""
         stride = common["stride"]
+        if kernel.ring:
+            return self._emit_ring(kernel, warp, common, region)
         cursors: dict[int, tuple[int, int]] = {}
         slots: list[int] = []
         entry = self.clock64(warp.sm, warp.start_ns)
@@ -362,18 +374,44 @@ class FakeDevice:
             if event.raw_link is not None:
                 token = event.raw_link << wire.LINK_SHIFT
             if region is not None and cursor + stride <= limit:
-                slot = self._at(cursor, wire.SLOT16_DTYPE if stride == 16 else wire.SLOT8_DTYPE)
-                slot["clock"] = (entry + event.at) & 0xFFFFFFFF
-                slot["code"] = event.site | token
-                if stride == 16:
-                    slot["payload"] = event.payload
-                    if kernel.is_anchor(event.site):
-                        timer = event.raw_timer
-                        if timer is None:
-                            timer = self.globaltimer(self._true_ns(warp, event.at)) & 0xFFFFFFFF
-                        slot["payload"] = event.payload & 0xFFFFFFFF | timer << 32
+                self._store(kernel, warp, event, cursor, stride, entry, token)
             cursors[event.lane] = (first, cursor + stride)
         return cursors
+
+    def _emit_ring(
+        self, kernel: FakeKernel, warp: FakeWarp, common: dict[str, Any], region: int | None
+    ) -> dict[int, tuple[int, int]]:
+        """Like ``_emit``, cursors counting events from 0."""
+        stride, lanes = common["stride"], common["lane_bytes"] > 0
+        counts: dict[int, int] = {}
+        tags: list[int] = []
+        entry = self.clock64(warp.sm, warp.start_ns)
+        for event in warp.events:
+            begin, limit = self._block(common, region or 0, event.lane)
+            number = counts.get(event.lane, 0)
+            counts[event.lane] = number + 1
+            tags.append(wire.tag(number, event.lane, lanes=lanes))
+            kind = kernel.sites[event.site - 1].kind
+            link = tags[event.token] if event.token >= 0 else event.raw_link or 0
+            link = tags[-1] if kind == EventKind.START else link
+            if region is not None:
+                slot = begin + number * stride % wire.ring_bytes(limit - begin)
+                self._store(kernel, warp, event, slot, stride, entry, link << wire.LINK_SHIFT)
+        return {lane: (0, count) for lane, count in counts.items()}
+
+    def _store(
+        self, kernel: FakeKernel, warp: FakeWarp, event: FakeEvent, at: int, stride: int, entry: int, link: int
+    ) -> None:
+        slot = self._at(at, wire.SLOT16_DTYPE if stride == 16 else wire.SLOT8_DTYPE)
+        slot["clock"] = (entry + event.at) & 0xFFFFFFFF
+        slot["code"] = event.site | link
+        if stride == 16:
+            slot["payload"] = event.payload
+            if kernel.is_anchor(event.site):
+                timer = event.raw_timer
+                if timer is None:
+                    timer = self.globaltimer(self._true_ns(warp, event.at)) & 0xFFFFFFFF
+                slot["payload"] = event.payload & 0xFFFFFFFF | timer << 32
 
     @staticmethod
     def _block(common: dict[str, Any], region: int, lane: int) -> tuple[int, int]:
@@ -390,7 +428,8 @@ class FakeDevice:
     ) -> None:
         for lane, (first, cursor) in cursors.items():
             if lane:
-                lane_header = self._at(first - wire.LANE_HEADER_BYTES, wire.LANE_DTYPE)
+                begin = self._block(common, region, lane)[0]
+                lane_header = self._at(begin - wire.LANE_HEADER_BYTES, wire.LANE_DTYPE)
                 lane_header["advance"] = cursor - first
                 lane_header["closed"] = wire.CLOSED_MAGIC
         header = self._at(region, wire.REGION_DTYPE)
@@ -402,10 +441,11 @@ class FakeDevice:
         header["closed"] = wire.CLOSED_MAGIC
 
     def _lose(self, warp: FakeWarp, common: dict[str, Any], cursors: dict[int, tuple[int, int]]) -> None:
+        stride = 1 if common["magic"] == wire.RING_MAGIC else common["stride"]
         for lane, (first, cursor) in sorted(cursors.items()):
             slot = int(self.control["lost_head"][0])
             self.control["lost_head"] += 1
-            self.control["lost_events"] += (cursor - first) // common["stride"]
+            self.control["lost_events"] += (cursor - first) // stride
             if slot >= wire.LOST_CAPACITY:
                 continue
             record = self.lost[slot : slot + 1]
@@ -416,7 +456,7 @@ class FakeDevice:
             record["cta"] = warp.cta
             record["warp"] = warp.warp
             record["advance"] = cursor - first
-            record["stride"] = common["stride"]
+            record["stride"] = stride
             record["sm"] = warp.sm
             record["exit_globaltimer"] = self.globaltimer(self._exit_ns(warp))
 

@@ -190,7 +190,7 @@ class _Recording:
         self._trace: Trace | None = None
         self._decoding = threading.Lock()
         self._place: RunDirectory | None = None
-        version = _arm(given.get("untraced_build", False))
+        version = _arm(given)
         if output is not None:
             self._place = RunDirectory.create(output, clobber=clobber, words=PYTHON)
             folder = self._place.partial
@@ -279,7 +279,7 @@ class _Recording:
         _remove(self._folder)
 
 
-def _arm(untraced_build: bool) -> str | None:
+def _arm(given: Mapping[str, Any]) -> str | None:
     """Hooks the DSL if it was imported; otherwise ``import warptrace.cute`` does. Returns its version, None where it is
     not installed. Raises WarptraceError for one that is too old."""
     if not _dsl_installed():
@@ -288,7 +288,8 @@ def _arm(untraced_build: bool) -> str | None:
 
     if DSL_PACKAGE in sys.modules:
         dsl.arm()
-    dsl.build_untraced(untraced_build)
+    dsl.build_untraced(given.get("untraced_build", False))
+    dsl.keep_newest(given.get("keep_events") == "last")
     return dsl.version()
 
 
@@ -298,6 +299,7 @@ def _disarm() -> None:
         from .frontends.cute import dsl
 
         dsl.build_untraced(False)
+        dsl.keep_newest(False)
 
 
 def _dsl_installed() -> bool:

@@ -37,7 +37,8 @@ class KernelRecord:
     or 16 (see :mod:`warptrace.wire`); ``slack``: bytes at the end of the slots into which events go that find no room
     (those of one group); ``lane_events``: some event may be led by a lane other than 0; ``max_events``: most events
     that one warp's lane can record, None where a loop leaves it open. ``build``: registers, spills and code size
-    where known. ``selection``: the clusters and warps that record, as compiled into it.
+    where known. ``selection``: the clusters and warps that record, as compiled into it. ``ring``: compiled to keep the
+    newest events of each lane, not the first (then ``slack`` is 0).
     """
 
     kernel_id: int
@@ -51,6 +52,7 @@ class KernelRecord:
     sites: tuple[Site, ...]
     build: dict[str, Any] = field(default_factory=dict)
     selection: KernelSelection = EVERYTHING
+    ring: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """As a JSON object; inverse of :meth:`from_json`."""
@@ -80,17 +82,21 @@ class KernelRecord:
             ),
             build=dict(data.get("build", {})),
             selection=KernelSelection.from_json(data.get("selection")),
+            ring=bool(data.get("ring", False)),
         )
 
 
-def kernel_id(symbol: str, sites: tuple[Site, ...], selection: KernelSelection = EVERYTHING) -> int:
+def kernel_id(
+    symbol: str, sites: tuple[Site, ...], selection: KernelSelection = EVERYTHING, *, ring: bool = False
+) -> int:
     """Content hash that identifies a kernel's site table in every process: 63 bits, never 0.
 
     File names are left out: the same source checked out elsewhere is the same kernel. A selection is compiled into
-    the kernel, so that makes it another one.
+    the kernel, so that makes it another one; so is the form that keeps its newest events (``ring``).
     """
     table = [[s.id, int(s.kind), s.name, int(s.payload), s.line, s.anchor] for s in sites]
-    chosen = [] if selection.everything else [selection.to_json()]
+    chosen: list[Any] = [] if selection.everything else [selection.to_json()]
+    chosen += ["ring"] if ring else []
     text = json.dumps([CAPTURE_VERSION, symbol, table, *chosen], ensure_ascii=False)
     digest = hashlib.sha256(text.encode()).digest()
     return (int.from_bytes(digest[:8], "little") & (2**63 - 1)) or 1

@@ -179,9 +179,10 @@ class Markers:
 class Problem:
     """Something in the data that is not as it should be, with a count; never a guess.
 
-    ``kind`` is one of "lost_events", "lost_warps", "unpaired_push", "unpaired_pop", "unpaired_start", "unpaired_end",
-    "ambiguous_end", "unclosed_warp", "unclosed_capture", "lost_launches", "unknown_kernel", "unknown_site",
-    "damaged_region", "truncated_file", "clock", "selection".
+    ``kind`` is one of "lost_events", "lost_warps", "lost_push", "lost_start" (a range whose begin was overwritten),
+    "torn_ring", "uncertain_count", "unpaired_push", "unpaired_pop", "unpaired_start", "unpaired_end", "ambiguous_end",
+    "unclosed_warp", "unclosed_capture", "lost_launches", "unknown_kernel", "unknown_site", "damaged_region",
+    "truncated_file", "clock", "selection".
     """
 
     kind: str

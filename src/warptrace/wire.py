@@ -38,6 +38,13 @@ A cursor (one 32-bit register per lane, the offset of the lane's next slot) adva
 event the lane leads, whether there is room or not; an event is written at ``min(cursor, limit)``. So the count of
 events is exact whatever the room, and nothing outside the region is ever touched. What is written from ``limit`` on,
 in the last bytes of the region, is no one's: slots count up to ``capacity``.
+
+A *ring* is a region of a kernel compiled to keep the newest events (RING_MAGIC). There ``capacity`` is a power of two
+for the main slots and for each lane's block, cursors and every ``advance`` count events, modulo 2**32, and event n
+(from 0) of a lane lies in slot ``n % (capacity / stride)``: the last ``capacity / stride`` of them are there. ``link``
+in records that start or end a token range is the *tag* of the start, 0 in others: the low 16 bits of its number n;
+where other lanes than 0 may lead (``lane_bytes`` is not 0), n's low 11 bits and the lane above them. A start carries
+its own tag, so an end finds its start, or finds it overwritten, without the count.
 """
 
 from __future__ import annotations
@@ -54,6 +61,7 @@ LOG2_BANKS = 7
 BANK_COUNT = 1 << LOG2_BANKS
 """Claim counters. One same-address atomic a cycle is what an L2 slice does; 128 lines spread 132 SMs' claims."""
 BANK_LINE_BYTES = 128
+BANK_GRID_STEP = 37
 BANKS_OFFSET = 4096
 LOST_OFFSET = BANKS_OFFSET + BANK_COUNT * BANK_LINE_BYTES
 LOST_CAPACITY = 16384
@@ -102,7 +110,8 @@ LOST_DTYPE = np.dtype(
         ("exit_globaltimer", "<u8"),
     ]
 )
-"""A warp (or one lane of it) that found no room: ``advance / stride`` of its events are lost."""
+"""A warp (or one lane of it) that found no room: ``advance / stride`` of its events are lost (``stride`` is 1 where it
+would have had a ring)."""
 assert LOST_DTYPE.itemsize == LOST_BYTES
 
 # --------------------------------------------------------------------------------------------------- regions
@@ -110,6 +119,7 @@ REGION_HEADER_BYTES = 128
 REGION_ALIGN = 128
 REGION_MAGIC = 0x31525457  # "WTR1"
 CLOSED_MAGIC = 0x31435457  # "WTC1"
+RING_MAGIC = 0x4E525457  # "WTRN", in place of REGION_MAGIC
 LOST_MAGIC = 0x314C5457  # "WTL1"
 LANE_HEADER_BYTES = 8
 MAX_REGION_BYTES = 512 * 1024
@@ -165,6 +175,26 @@ TOKEN_SHIFT = 13
 TOKEN_MASK = 0xFFFF0000
 SENTINEL_TOKEN = 1
 """Low half not zero: no start ever yields it."""
+TAG_LANE_SHIFT = 11
+"""Bits of a start's number in its tag where the lane stands above them."""
+TAG_BITS = 16
+
+
+def tag(number: int, lane: int, *, lanes: bool) -> int:
+    """Tag of the start that is event ``number`` of ``lane``; ``lanes``: the region has blocks for other lanes."""
+    bits = TAG_LANE_SHIFT if lanes else TAG_BITS
+    return number & (1 << bits) - 1 | (lane << TAG_LANE_SHIFT if lanes else 0)
+
+
+def events_led(advance: np.ndarray, stride: np.ndarray | int, ring: np.ndarray | bool) -> np.ndarray:
+    """Events that (n,) cursors counted, as i64, from what they advanced."""
+    count: np.ndarray = advance.astype(np.int64) // np.where(ring, 1, stride)
+    return count
+
+
+def ring_bytes(room: int) -> int:
+    """Bytes of the ring that the device makes of ``room`` bytes of slots: the largest power of two in them."""
+    return 1 << room.bit_length() - 1
 
 # -------------------------------------------------------------------------------------------------- host cell
 CELL_ENV = "WARPTRACE_CELL"
@@ -224,6 +254,13 @@ def auto_main_bytes(main: int, ctas: int, warps_per_cta: int) -> int:
     log2_warps = (max(ctas * warps_per_cta, 1) - 1).bit_length()
     crowd = max(log2_cta, log2_warps - LOG2_BANKS + 1)
     return 1 << int(max(min(max(budget - log2_warps, least), most, bank - crowd), LOG2_LEAST_MAIN))
+
+
+def bank_of(sm: np.ndarray, grid_id: np.ndarray) -> np.ndarray:
+    """The bank that warps on these SMs claim from, of launches with these (n,) u64 grid ids."""
+    grid = (grid_id & np.uint64(BANK_COUNT - 1)).astype(np.int64)
+    bank: np.ndarray = (sm.astype(np.int64) + BANK_GRID_STEP * grid) & BANK_COUNT - 1
+    return bank
 
 
 def region_bytes(main_bytes: int, lane_bytes: int) -> int:

@@ -517,7 +517,7 @@ def test_dump_prints_one_record_a_line(tmp_path: Path) -> None:
         'device ordinal 0 name "Fake GPU" uuid "GPU-0" compute_capability "9.0" sm_count 132 clock_khz 1980000 '
         f'driver "0" buffer_bytes 2097152 file "dev0.wtraw" bytes {(path / "dev0.wtraw").stat().st_size}',
         f'kernel {k} symbol "kernel_gemm_0" name "gemm" arch "sm_90a" stride 16 slack 0 lane_events true '
-        'max_events null build {"registers": 40}',
+        'max_events null build {"registers": 40} ring false',
         f'site {k} 1 START "löad" I32 "g.py:10"',
         f'site {k} 2 END "" I32 "g.py:20"',
         f'site {k} 3 MARK "x" NONE "g.py:30"',

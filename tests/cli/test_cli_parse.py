@@ -45,6 +45,7 @@ OPTIONS: dict[str, tuple[list[str], Any]] = {
     "payload_in_name": (["--payload-in-name"], True),
     "untraced_build": (["--no-untraced-build"], False),
     "window": (["--window"], True),
+    "keep_events": (["--keep-events", "last"], "last"),
 }
 DEFAULTS = {
     "clobber": False,
@@ -58,6 +59,7 @@ DEFAULTS = {
     "payload_in_name": False,
     "untraced_build": True,
     "window": False,
+    "keep_events": "first",
 }
 
 

@@ -152,6 +152,7 @@ def test_every_child_python_gets_the_environment(cli: Cli, tmp_path: Path, how: 
         "untraced_build": True,
         "window": False,
         "selection": Selection().to_json(),
+        "keep_events": "first",
     }
     assert shown["PYTHONPATH"] == path
     armed = {p.name for p in tmp_path.glob("armed_*")}
@@ -204,6 +205,7 @@ def test_the_record_of_a_run(cli: Cli, workload: list[str], tmp_path: Path) -> N
             "untraced_build": True,
             "window": False,
             "selection": Selection().to_json(),
+            "keep_events": "first",
         },
         "versions": {
             "warptrace": warptrace.__version__,

@@ -115,13 +115,17 @@ def _expected_rows(recorded: Recorded) -> list[tuple[Any, ...]]:
     out: list[tuple[Any, ...]] = []
     depth: dict[Place, int] = {}
     open_in: dict[int, int] = {}
+    for place in recorded.order if recorded.beheaded else ():  # ranges that were open when what is left begins
+        event = recorded.at(place)
+        if event.kind in (EventKind.POP, EventKind.SWITCH) and event.partner is None:
+            open_in[place[0]] = open_in.get(place[0], 0) + 1
     ended: set[Place] = set()
     for place in recorded.order:
         event = recorded.at(place)
         if event.kind == EventKind.MARK:
             out.append(("mark", seq[place], event.name, place[0], _payload(event)))
-        if event.kind in (EventKind.POP, EventKind.SWITCH) and event.partner is not None:
-            open_in[event.partner[0]] -= 1
+        if event.kind in (EventKind.POP, EventKind.SWITCH) and (event.partner is not None or recorded.beheaded):
+            open_in[(event.partner or place)[0]] -= 1
         if event.kind in (EventKind.PUSH, EventKind.SWITCH):
             depth[place] = open_in.get(place[0], 0)
             open_in[place[0]] = depth[place] + 1

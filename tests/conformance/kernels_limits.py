@@ -266,17 +266,18 @@ def crowded_judge(case: Case, outcome: Any, launches: list[Any]) -> list[str]:
     layout = _layout(int(outcome.capture.manifest["devices"][0]["buffer_bytes"]))
     header = next(iter(got.values()))[0].header
     size = wire.region_bytes(int(header["main_bytes"]), int(header["lane_bytes"]))
+    unit = 1 if case.keep == "last" else 8
     out = []
     if len(got) != layout.bank_bytes // size or len(got) >= CROWD:
         out.append(f"{len(got)} warps have a region, {layout.bank_bytes // size} fit")
     lost: dict[int, dict[int, int]] = {}
     for row in outcome.capture.lost().get(0, []):
         fields = (row["cta"].tolist(), int(row["stride"]), int(row["kernel_id"]), int(row["grid_id"]), int(row["sm"]))
-        same = ([0, 0, 0], 8, int(header["kernel_id"]), int(header["grid_id"]), int(header["sm"]))
+        same = ([0, 0, 0], unit, int(header["kernel_id"]), int(header["grid_id"]), int(header["sm"]))
         if fields != same:
             out.append(f"a lost row has {fields}, expected {same}")
         lanes = lost.setdefault(int(row["warp"]), {})
-        lanes[int(row["lane"])] = lanes.get(int(row["lane"]), 0) + int(row["advance"]) // 8
+        lanes[int(row["lane"])] = lanes.get(int(row["lane"]), 0) + int(row["advance"]) // unit
     for warp in warps:
         found = got.get((warp.cta, warp.warp))
         if found is not None:

@@ -11,7 +11,7 @@ import itertools
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -175,6 +175,22 @@ class Warp:
         self.streams[lane] = stream[:stored]
         self.steps = [(s, (k, i)) for s, (k, i) in self.steps if k != lane or i < stored]
 
+    def newest(self, lane: int, kept: int) -> None:
+        """Keeps the last ``kept`` events of a lane; counts the others, if any, as lost. Called last, for every lane: a
+        range whose begin is gone has no partner, nor, in a warp that lost any, a pop of another lane's push."""
+        gone = max(len(self.streams[lane]) - kept, 0)
+        self.lost += gone
+        self.streams[lane] = self.streams[lane][gone:]
+        self.steps = [(s, (k, i - gone if k == lane else i)) for s, (k, i) in self.steps if k != lane or i >= gone]
+        for stream_lane, stream in self.streams.items():
+            for at, event in enumerate(stream):
+                if event.partner is None:
+                    continue
+                owner, index = event.partner
+                index -= gone if owner == lane else 0
+                borrowed = event.kind != EventKind.END and owner != stream_lane and self.lost
+                stream[at] = replace(event, partner=None if index < 0 or borrowed else (owner, index))
+
     def _lead(self, lanes: Lanes) -> int | None:
         active = self.lanes if lanes is None else sorted(lanes)
         return active[0] if active else None
@@ -202,11 +218,13 @@ class Warp:
 # ------------------------------------------------------------------------------------------------------- recorded
 @dataclass
 class Recorded:
-    """What one warp recorded. ``order``: the places of all events by time. ``lost``: events without a slot."""
+    """What one warp recorded. ``order``: the places of all events by time. ``lost``: events without a slot;
+    ``beheaded``: they are the oldest."""
 
     streams: dict[int, list[Event]]
     order: list[Place]
     lost: int
+    beheaded: bool = False
 
     def at(self, place: Place) -> Event:
         return self.streams[place[0]][place[1]]

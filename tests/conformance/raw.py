@@ -64,16 +64,25 @@ def from_capture(capture: Capture) -> list[RawWarp]:
         for header, stored in zip(batch.headers, batch.stored):
             count = int(stored)
             slots.append({0: _slots(batch.slots[at : at + count])})
-            lost.append({0: int(header["advance"]) // batch.stride - count})
+            lost.append({0: int(header["advance"]) // _unit(header) - count})
             at += count
         at = 0
         for row in batch.lanes:
             region, lane, count = int(row["region"]), int(row["lane"]), int(row["stored"])
             slots[region][lane] = _slots(batch.lane_slots[at : at + count])
-            lost[region][lane] = int(row["advance"]) // batch.stride - count
+            lost[region][lane] = int(row["advance"]) // _unit(batch.headers[region]) - count
             at += count
         out += [RawWarp(h.copy(), int(h["reserved"]), s, n) for h, s, n in zip(batch.headers, slots, lost)]
     return sorted(out, key=lambda w: w.key)
+
+
+def _is_ring(header: Any) -> bool:
+    return int(header["magic"]) == wire.RING_MAGIC
+
+
+def _unit(header: Any) -> int:
+    """What an event moves a cursor by."""
+    return 1 if _is_ring(header) else int(header["stride"])
 
 
 def _slots(rows: np.ndarray) -> list[Slot]:
@@ -95,7 +104,8 @@ def _bank(read: ReadMemory, line: Any) -> Iterator[RawWarp]:
     while at < end:
         offset = int(line["base"]) + at
         header = read(offset, wire.REGION_HEADER_BYTES).view(wire.REGION_DTYPE)[0]
-        assert int(header["magic"]) == wire.REGION_MAGIC, f"no region header at bank position {at}"
+        magic = int(header["magic"])
+        assert magic in (wire.REGION_MAGIC, wire.RING_MAGIC), f"no region header at bank position {at}"
         assert int(header["position"]) == at, "a region's header names another position"
         assert int(header["closed"]) == wire.CLOSED_MAGIC, "a region is not closed"
         size = wire.region_bytes(int(header["main_bytes"]), int(header["lane_bytes"]))
@@ -108,8 +118,9 @@ def _region(data: np.ndarray, header: Any, offset: int) -> RawWarp:
     stride, main, block = (int(header[k]) for k in ("stride", "main_bytes", "lane_bytes"))
     counting = [int(n[0]) for n in wire.unpack_capacity(header["capacity"].reshape(1))]
     first = wire.REGION_HEADER_BYTES
-    slots = {0: _written(data[first : first + main], stride, int(header["advance"]), counting[0])}
-    lost = {0: int(header["advance"]) // stride - len(slots[0])}
+    written = _written_ring if _is_ring(header) else _written
+    slots = {0: written(data[first : first + main], stride, int(header["advance"]), counting[0])}
+    lost = {0: int(header["advance"]) // _unit(header) - len(slots[0])}
     for lane in range(1, 32 if block else 1):
         begin = first + main + (lane - 1) * block
         head = data[begin : begin + wire.LANE_HEADER_BYTES].view(wire.LANE_DTYPE)[0]
@@ -118,8 +129,8 @@ def _region(data: np.ndarray, header: Any, offset: int) -> RawWarp:
             assert not body.any(), f"lane {lane} wrote slots and no count"
             continue
         assert int(head["closed"]) == wire.CLOSED_MAGIC, f"lane {lane} has a count and is not closed"
-        slots[lane] = _written(body, stride, int(head["advance"]), counting[1])
-        lost[lane] = int(head["advance"]) // stride - len(slots[lane])
+        slots[lane] = written(body, stride, int(head["advance"]), counting[1])
+        lost[lane] = int(head["advance"]) // _unit(header) - len(slots[lane])
     return RawWarp(header, offset, slots, lost)
 
 
@@ -131,6 +142,18 @@ def _written(data: np.ndarray, stride: int, advance: int, counting: int) -> list
     assert all(word[1] for word in words), "a slot was counted and not written"
     assert advance > counting or not data[advance:].any(), "bytes behind the last slot are not zero"
     return [Slot(w[0], w[1], w[2] | w[3] << 32 if stride == 16 else 0) for w in words]
+
+
+def _written_ring(data: np.ndarray, stride: int, count: int, counting: int) -> list[Slot]:
+    """The slots of a block that is a ring of ``counting`` bytes, of whose ``count`` events the last are there."""
+    assert counting & counting - 1 == 0, "a ring that is no power of two"
+    size = counting // stride
+    order = [n % size for n in range(max(count - size, 0), count)]
+    words = data[: size * stride].view("<u4").reshape(size, stride // 4).tolist()
+    assert all(words[at][1] for at in order), "a slot was counted and not written"
+    assert count >= size or not data[count * stride :].any(), "bytes behind the last slot are not zero"
+    assert not data[counting:].any(), "bytes behind the ring are not zero"
+    return [Slot(w[0], w[1], w[2] | w[3] << 32 if stride == 16 else 0) for w in (words[at] for at in order)]
 
 
 def recorded(warp: RawWarp, record: KernelRecord) -> Recorded:
@@ -150,13 +173,29 @@ def recorded(warp: RawWarp, record: KernelRecord) -> Recorded:
             "clocks outside the warp's life or unordered"
         )
     order: list[Place] = [(lane, i) for _, lane, i in sorted(places)]
-    links = {_address(warp, p) >> 3 & 0xFFFF: p for p in order}
-    partner = _partners(order, warp, sites, links)
+    assert _is_ring(h) == record.ring, "the header and the kernel's record differ about the ring"
+    beheaded = record.ring and sum(warp.lost.values()) > 0
+    links = _tags(warp, order, sites) if record.ring else {_address(warp, p) >> 3 & 0xFFFF: p for p in order}
+    partner = _partners(order, warp, sites, links, beheaded)
     streams = {
         lane: [_event(slot, sites, partner.get((lane, i)), h) for i, slot in enumerate(slots)]
         for lane, slots in warp.slots.items()
     }
-    return Recorded(streams, order, sum(warp.lost.values()))
+    return Recorded(streams, order, sum(warp.lost.values()), beheaded)
+
+
+def _tags(warp: RawWarp, order: list[Place], sites: Mapping[int, Site]) -> dict[int, Place]:
+    """The starts by their tags, which follow from lane and number and stand in their own records."""
+    lanes = int(warp.header["lane_bytes"]) > 0
+    out: dict[int, Place] = {}
+    for lane, index in order:
+        code = warp.slots[lane][index].code
+        if sites[code & wire.SITE_MASK].kind == EventKind.START:
+            number = warp.lost[lane] + index
+            tag = number % 2048 + lane * 2048 if lanes else number % 65536
+            assert code >> wire.LINK_SHIFT == tag, f"event {number} of lane {lane} has the tag {code >> 16}, not {tag}"
+            out[tag] = lane, index
+    return out
 
 
 def _address(warp: RawWarp, place: Place) -> int:
@@ -170,7 +209,7 @@ def _address(warp: RawWarp, place: Place) -> int:
 
 
 def _partners(
-    order: list[Place], warp: RawWarp, sites: Mapping[int, Site], links: Mapping[int, Place]
+    order: list[Place], warp: RawWarp, sites: Mapping[int, Site], links: Mapping[int, Place], beheaded: bool
 ) -> dict[Place, Place | None]:
     out: dict[Place, Place | None] = {}
     stacks: dict[int, list[tuple[int, Place]]] = {}
@@ -179,7 +218,8 @@ def _partners(
         code = warp.slots[lane][index].code
         kind = sites[code & wire.SITE_MASK].kind
         if kind in (EventKind.POP, EventKind.SWITCH):
-            stack = stacks.get(lane) or max((s for s in stacks.values() if s), key=lambda s: s[-1][0], default=None)
+            others = () if beheaded else (s for s in stacks.values() if s)
+            stack = stacks.get(lane) or max(others, key=lambda s: s[-1][0], default=None)
             out[place] = stack.pop()[1] if stack else None
         if kind in (EventKind.PUSH, EventKind.SWITCH):
             stacks.setdefault(lane, []).append((n, place))
@@ -190,13 +230,14 @@ def _partners(
 
 def _event(slot: Slot, sites: Mapping[int, Site], partner: Place | None, header: Any) -> Event:
     site = sites[slot.code & wire.SITE_MASK]
-    assert slot.code >> wire.LINK_SHIFT == 0 or site.kind == EventKind.END, (
-        "a link in a record that ends no token range"
-    )
+    linked = (EventKind.END, EventKind.START) if _is_ring(header) else (EventKind.END,)
+    assert slot.code >> wire.LINK_SHIFT == 0 or site.kind in linked, "a link in a record of no token range"
     bits = slot.payload
     if site.anchor:
         _check_anchor(bits >> 32, header)
         bits &= 0xFFFFFFFF
+    if _is_ring(header) and wire.PAYLOAD_BITS[site.payload] <= 32:
+        bits &= 0xFFFFFFFF  # above it an earlier record may have left its own
     payload = None if site.payload == PayloadType.NONE else (site.payload, bits)
     return Event(site.kind, "" if site.kind in (EventKind.POP, EventKind.END) else site.name, payload, partner)
 

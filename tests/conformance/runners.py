@@ -16,6 +16,7 @@ import numpy as np
 import warptrace.cute as iket
 from warptrace import registry
 from warptrace.decode import decode
+from warptrace.frontends.cute import dsl
 from warptrace.raw import Capture, read_capture
 from warptrace.runtime import memory
 from warptrace.runtime.options import RuntimeOptions
@@ -61,15 +62,25 @@ class _Builds:
 
     def get(self, case: Case, events: bool, build: Callable[[], Any]) -> Any:
         registry._records.clear()
-        key = (case.host, events, *(_signature(a) for a in case.args))
+        key = (case.host, events, case.keep, *(_signature(a) for a in case.args))
         if key not in self._kept:
-            with iket.tracing(events):
+            with iket.tracing(events), _keeping(case.keep):
                 self._kept[key] = (build(), registry.records())
             return self._kept[key][0]
         built, records = self._kept[key]
         for record in records:
             registry.announce(record)
         return built
+
+
+@contextmanager
+def _keeping(keep: str) -> Iterator[None]:
+    """Kernels are compiled as with this option keep_events."""
+    dsl.keep_newest(keep == "last")
+    try:
+        yield
+    finally:
+        dsl.keep_newest(False)
 
 
 class EmulatorRunner:
@@ -240,7 +251,12 @@ def _recording(folder: str, case: Case) -> Iterator[Any]:
     from warptrace.runtime.recorder import Recorder
 
     registry._records.clear()  # of earlier cases: ``max_events`` need not fit their kernels
-    options = RuntimeOptions(directory=folder, buffer_bytes=case.buffer_bytes, max_events_per_warp=case.max_events)
+    options = RuntimeOptions(
+        directory=folder,
+        buffer_bytes=case.buffer_bytes,
+        max_events_per_warp=case.max_events,
+        keep_events=case.keep,
+    )
     memory.forget()  # of the size that the case asks for, not that of an earlier one
     recorder = Recorder(options)
     recorder.start()

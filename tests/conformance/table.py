@@ -88,8 +88,8 @@ class Case:
     often the host function is called in one recording; ``drain``: with a look of the live drain between the calls
     (results are then those of the last call). ``max_events``: the option max_events_per_warp. ``divergent``: run on
     the emulator with several schedules. ``judge(case, outcome, launches)`` decides instead of a comparison warp by warp
-    where warps race for memory. ``open_on_hardware``: why hardware may split or lead events differently; there only the
-    set of (kind, name) is compared.
+    where warps race for memory. ``keep``: the option keep_events. ``open_on_hardware``: why hardware may split or lead
+    events differently; there only the set of (kind, name) is compared.
     """
 
     name: str
@@ -100,6 +100,7 @@ class Case:
     calls: int = 1
     drain: bool = False
     max_events: int | None = None
+    keep: str = "first"
     buffer_bytes: int = MIN_BUFFER_BYTES
     divergent: bool = False
     judge: Callable[..., list[str]] | None = None

@@ -44,7 +44,7 @@ def text_fault(name: str, function: str, old: str, new: str, *cases: str, wide: 
             return replace(asm, text=asm.text.replace(old, new))
 
         facts = ptx.KernelFacts(1, 16, not wide, 16, True, wide)
-        event = (1, 16, "i64"), {"end": True}
+        event = (1, 16, "i64"), {"linked": True}
         nothing: tuple[Any, Any] = (), {}
         sample = {"event": event, "wide_event": event, "leader": nothing, "broadcast": nothing, "record_lanes": nothing}
         args, kwargs = sample.get(function, ((facts,), {}))

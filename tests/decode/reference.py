@@ -122,7 +122,7 @@ def decode_warp(kernel: FakeKernel, warp: FakeWarp, offset: int, main_bytes: int
     return result
 
 
-def _pop(result: WarpResult, kernel: FakeKernel, order: list[Slot], stacks: dict, seq: int) -> None:
+def _pop(result: WarpResult, kernel: FakeKernel, order: list[Slot] | list[RingSlot], stacks: dict, seq: int) -> None:
     stack = stacks.get(order[seq].lane) or max((s for s in stacks.values() if s), key=lambda s: s[-1][0], default=None)
     if not stack:
         result.count("unpaired_pop")
@@ -153,13 +153,126 @@ def _end(
         result.ranges.append(_range(kernel, order, open_starts[0], seq, RANGE_TOKEN, 0))
 
 
-def _range(kernel: FakeKernel, order: list[Slot], start: int, end: int, kind: int, depth: int) -> tuple:
+def _range(
+    kernel: FakeKernel, order: list[Slot] | list[RingSlot], start: int, end: int, kind: int, depth: int
+) -> tuple:
     a, b = order[start], order[end]
     end_bits = (0, 0) if kind == RANGE_STACK else _bits(kernel, b)
     name = kernel.sites[a.site - 1].name
     return (name, kind, a.lane, depth, a.cycle, b.cycle, start, end, _bits(kernel, a), end_bits)
 
 
-def _bits(kernel: FakeKernel, slot: Slot) -> tuple[int, int]:
+def _bits(kernel: FakeKernel, slot: Slot | RingSlot) -> tuple[int, int]:
     payload = kernel.sites[slot.site - 1].payload
     return (int(payload), slot.payload & ((1 << wire.PAYLOAD_BITS[payload]) - 1))
+
+
+# ----------------------------------------------------------------------------------------------------------- rings
+@dataclass(frozen=True)
+class RingSlot:
+    """An event of a ring. ``number``: of its lane; ``tag``: its own; ``link``: what it carries as an END."""
+
+    site: int
+    kind: EventKind
+    cycle: int
+    lane: int
+    number: int
+    payload: int
+    tag: int
+    link: int
+
+
+def ring_slots(kernel: FakeKernel, warp: FakeWarp, lanes: bool) -> list[RingSlot]:
+    """All events of a warp, kept or not."""
+    counts: dict[int, int] = {}
+    slots: list[RingSlot] = []
+    for event in warp.events:
+        number = counts.get(event.lane, 0)
+        counts[event.lane] = number + 1
+        tag = wire.tag(number, event.lane, lanes=lanes)
+        link = slots[event.token].tag if event.token >= 0 else event.raw_link or 0
+        kind = kernel.sites[event.site - 1].kind
+        slots.append(RingSlot(event.site, kind, event.at, event.lane, number, event.payload, tag, link))
+    return slots
+
+
+def decode_ring(kernel: FakeKernel, warp: FakeWarp, main_slots: int, lane_slots: int, lanes: bool) -> WarpResult:
+    """What is to be known of a warp whose lanes keep their last ``main_slots`` or ``lane_slots`` events."""
+    result = WarpResult()
+    slots = ring_slots(kernel, warp, lanes)
+    open_warp = warp.exit_at is None
+    kept: list[RingSlot] = []
+    beheaded = False
+    for lane in sorted({s.lane for s in slots}):
+        own = [s for s in slots if s.lane == lane]
+        room = lane_slots if lane else main_slots
+        last = own[-room:]
+        # Without a count a full ring may or may not have turned; and if its clocks are all equal, it has no order.
+        beheaded |= len(own) > room or (open_warp and len(own) == room)
+        if open_warp and len(own) >= room > 1 and len({s.cycle for s in last}) == 1:
+            result.counts["torn_ring"] = result.counts.get("torn_ring", 0) + room
+            last = []
+        kept += last
+        result.lost += len(own) - len(own[-room:])
+    order = sorted(kept, key=lambda s: (s.cycle, s.lane, s.number))
+    result.stored = len(order)
+    stacks: dict[int, list[tuple[int, int]]] = {}
+    starts: list[int] = []
+    gone = _pushes_gone(order) if beheaded else {}
+    for seq, slot in enumerate(order):
+        name = kernel.sites[slot.site - 1].name
+        if slot.kind == EventKind.MARK:
+            result.markers.append((name, slot.lane, slot.cycle, seq, _bits(kernel, slot)))
+        if slot.kind in (EventKind.POP, EventKind.SWITCH):
+            if beheaded and not stacks.get(slot.lane):
+                gone[slot.lane] -= 1
+                result.count("lost_push")
+            else:
+                _pop(result, kernel, order, stacks, seq)
+        if slot.kind in (EventKind.PUSH, EventKind.SWITCH):
+            stack = stacks.setdefault(slot.lane, [])
+            stack.append((seq, len(stack) + gone.get(slot.lane, 0)))
+        if slot.kind == EventKind.START:
+            starts.append(seq)
+        if slot.kind == EventKind.END:
+            _end_in_ring(result, kernel, order, starts, seq, beheaded)
+    for stack in stacks.values():
+        for _ in stack:
+            result.count("unpaired_push")
+    for _ in starts:
+        result.count("unpaired_start")
+    result.ranges.sort(key=lambda r: r[6])
+    return result
+
+
+def _pushes_gone(order: list[RingSlot]) -> dict[int, int]:
+    """By lane, how many ranges that are popped were open when what is left of the lane begins."""
+    gone: dict[int, int] = {}
+    depth: dict[int, int] = {}
+    for slot in order:
+        gone.setdefault(slot.lane, 0)
+        depth.setdefault(slot.lane, 0)
+        if slot.kind in (EventKind.POP, EventKind.SWITCH):
+            if depth[slot.lane] == 0:
+                gone[slot.lane] += 1
+            else:
+                depth[slot.lane] -= 1
+        if slot.kind in (EventKind.PUSH, EventKind.SWITCH):
+            depth[slot.lane] += 1
+    return gone
+
+
+def _end_in_ring(
+    result: WarpResult, kernel: FakeKernel, order: list[RingSlot], starts: list[int], seq: int, beheaded: bool
+) -> None:
+    link = order[seq].link
+    open_starts = [s for s in starts if order[s].tag == link]
+    if len(open_starts) == 1:
+        starts.remove(open_starts[0])
+        result.ranges.append(_range(kernel, order, open_starts[0], seq, RANGE_TOKEN, 0))
+    elif open_starts:
+        result.count("ambiguous_end")
+    elif beheaded and not any(s.kind == EventKind.START and s.tag == link for s in order[:seq]):
+        result.count("lost_start")
+    else:
+        result.count("unpaired_end")

@@ -9,7 +9,7 @@ import pytest
 from fake_device import FakeDevice, FakeKernel, FakeWarp, write_capture
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from reference import WarpResult, decode_warp
+from reference import WarpResult, decode_ring, decode_warp
 
 from warptrace.decode import blocks as blocks_module
 from warptrace.decode import decode
@@ -19,11 +19,14 @@ from warptrace.trace import Trace
 from warptrace.wire import PayloadType
 
 KINDS = ("mark", "push", "pop", "start", "end", "switch")
-PAIRING = ("unpaired_push", "unpaired_pop", "unpaired_start", "unpaired_end", "ambiguous_end")
+PAIRING = (
+    "unpaired_push", "unpaired_pop", "unpaired_start", "unpaired_end", "ambiguous_end", "lost_push", "lost_start",
+    "torn_ring",
+)  # fmt: skip
 
 
-def make_kernel(stride: int) -> FakeKernel:
-    kernel = FakeKernel("random", stride=stride)
+def make_kernel(stride: int, ring: bool = False) -> FakeKernel:
+    kernel = FakeKernel("random", stride=stride, ring=ring)
     payload = PayloadType.I16 if stride == 16 else PayloadType.NONE
     kernel.mark("m", payload)
     kernel.push("p", payload)
@@ -98,9 +101,18 @@ def rows(trace: Trace, warp: int) -> tuple[list[tuple], list[tuple]]:
     return ranges, markers
 
 
-def check(program: tuple[int, int, int, list[FakeWarp]]) -> None:
+@st.composite
+def ring_programs(draw: st.DrawFn) -> tuple[int, int, int, list[FakeWarp]]:
+    """Rings of 4 to 64 slots, where all lanes lead; few enough for warps to turn them several times."""
+    stride = draw(st.sampled_from([8, 16]))
+    main_bytes = draw(st.sampled_from([128, 256, 512]))
+    count = draw(st.integers(1, 4))
+    return stride, main_bytes, 128, [draw(warps(n)) for n in range(count)]
+
+
+def check(program: tuple[int, int, int, list[FakeWarp]], *, ring: bool = False) -> None:
     stride, main_bytes, lane_bytes, warp_list = program
-    kernel = make_kernel(stride)
+    kernel = make_kernel(stride, ring)
     device = FakeDevice(bank_bytes=1 << 17, slack=1 << 15)
     device.launch(kernel, warp_list, grid=(len(warp_list), 1, 1), main_bytes=main_bytes, lane_bytes=lane_bytes)
     with tempfile.TemporaryDirectory() as folder:
@@ -108,7 +120,11 @@ def check(program: tuple[int, int, int, list[FakeWarp]]) -> None:
         offsets = {int(h["cta"][0]): int(h[REGION_OFFSET_FIELD]) for b in capture.batches() for h in b.headers}
         trace = decode([capture])
     assert len(offsets) == len(warp_list)
-    expected = [decode_warp(kernel, w, offsets[w.cta[0]], main_bytes, lane_bytes) for w in warp_list]
+    if ring:
+        lane_slots = 64 // stride
+        expected = [decode_ring(kernel, w, main_bytes // stride, lane_slots, lanes=True) for w in warp_list]
+    else:
+        expected = [decode_warp(kernel, w, offsets[w.cta[0]], main_bytes, lane_bytes) for w in warp_list]
     for number, result in enumerate(expected):
         assert rows(trace, number) == (result.ranges, result.markers)
         closed = warp_list[number].exit_at is not None
@@ -138,6 +154,20 @@ def check_times(trace: Trace) -> None:
 @given(programs())
 def test_agrees_with_the_plain_decoder(program: tuple[int, int, int, list[FakeWarp]]) -> None:
     check(program)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@given(ring_programs())
+def test_rings_agree_with_the_plain_decoder(program: tuple[int, int, int, list[FakeWarp]]) -> None:
+    check(program, ring=True)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@given(ring_programs())
+def test_blocks_of_rings_do_not_show(program: tuple[int, int, int, list[FakeWarp]]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(blocks_module, "BLOCK_EVENTS", 5)
+        check(program, ring=True)
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))

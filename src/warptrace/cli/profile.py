@@ -21,7 +21,7 @@ from .. import __version__
 from ..errors import UsageError, WarptraceError
 from ..explain import armed_processes, unmatched, why_nothing_recorded
 from ..rundir import RAW_DIR, RUN_FILE, RunDirectory, default_name, write_run
-from ..runtime.options import LOG_LEVELS, RuntimeOptions, format_size
+from ..runtime.options import KEEP_EVENTS, LOG_LEVELS, RuntimeOptions, format_size
 from ..selection import Selection, load_cluster_config
 from ._args import Gather, Parser, cluster, positive_int, size, warps, whole_number
 from ._captures import captures_in, wait_for_processes
@@ -63,6 +63,11 @@ def options_parser() -> Parser:
         metavar="SIZE",
         type=size,
         help=f"device memory for trace data, as 512M or 1G (default: {format_size(DEFAULT_BUFFER_BYTES)})",
+    )
+    group.add_argument(
+        "--keep-events",
+        choices=KEEP_EVENTS,
+        help="which events of a warp stay where it has more than room: its first, or its last (default: first)",
     )
     group.add_argument("--log-level", choices=LOG_LEVELS, help="least severe message shown (default: warn)")
     group.add_argument(
@@ -155,6 +160,7 @@ class Request:
     window: bool
     measure_overhead: bool
     selection: Selection
+    keep_events: str
 
     @classmethod
     def from_options(cls, options: argparse.Namespace) -> Request:
@@ -177,6 +183,7 @@ class Request:
             window=given.get("window", False),
             measure_overhead=given.get("measure_overhead", False),
             selection=_selection(given),
+            keep_events=given.get("keep_events", "first"),
         )
         if request.measure_overhead and request.selection.lifetimes:
             raise UsageError("--measure-overhead compares with what --warp-trace records: drop one of the two")
@@ -194,6 +201,7 @@ class Request:
             untraced_build=self.untraced_build,
             window=self.window,
             selection=self.selection,
+            keep_events=self.keep_events,
         )
 
 

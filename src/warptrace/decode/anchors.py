@@ -15,8 +15,9 @@ from ..raw import RegionBatch
 from ..wire import SITE_MASK
 from .clocks import BIN_SHIFT, F64, EventAnchors
 from .events import Streams, build_events, build_streams, region_cycles
+from .rings import WRAP
 from .tables import I64, Bool, Regions, SiteTable
-from .wraps import USUAL, WRAP, settle_wraps
+from .wraps import USUAL, settle_wraps
 
 BLOCK_SLOTS = 1 << 19
 SITE_FIELD = np.dtype({"names": ["clock", "site", "timer"], "formats": ["<u4", "<u2", "<u4"], "offsets": [0, 4, 12],
@@ -46,7 +47,7 @@ def _short(
     regions: Regions, rows: I64, batches: Sequence[RegionBatch], table: SiteTable
 ) -> Iterator[EventAnchors]:
     regions = regions.select(rows)
-    streams = build_streams(regions, batches)
+    streams = build_streams(regions, batches, table)
     batch_of = regions.batch[streams.region]
     for number in np.unique(batch_of).tolist():
         batch = batches[number]
@@ -120,7 +121,7 @@ def _long(
 
 
 def _unwrapped(regions: Regions, batches: Sequence[RegionBatch], table: SiteTable, nominal: F64) -> EventAnchors:
-    streams = build_streams(regions, batches)
+    streams = build_streams(regions, batches, table)
     events = build_events(regions, streams, batches)
     anchor = table.anchor[table.rows(regions.headers["kernel_id"], events.region, events.code & SITE_MASK)]
     events, _ = settle_wraps(regions, streams, events, anchor, nominal)

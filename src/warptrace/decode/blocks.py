@@ -71,13 +71,13 @@ class Doubt:
 @dataclass(frozen=True)
 class Found:
     """Rows of a block or of the whole. Per region: ``last_ns`` and ``last_cycle`` (of its last event, or
-    of its entry), ``after_exit`` and ``long_gap`` as :func:`clock_faults` has them."""
+    of its entry), ``outside`` and ``long_gap`` as :func:`clock_faults` has them."""
 
     ranges: Ranges
     markers: Markers
     last_ns: I64
     last_cycle: I64
-    after_exit: Bool
+    outside: Bool
     long_gap: Bool
     doubts: tuple[Doubt, ...]
 
@@ -105,7 +105,7 @@ def _joined(blocks: list[Found]) -> Found:
         markers=_concatenated(Markers, [b.markers for b in blocks]),
         last_ns=np.concatenate([b.last_ns for b in blocks]),
         last_cycle=np.concatenate([b.last_cycle for b in blocks]),
-        after_exit=np.concatenate([b.after_exit for b in blocks]),
+        outside=np.concatenate([b.outside for b in blocks]),
         long_gap=np.concatenate([b.long_gap for b in blocks]),
         doubts=tuple(d for b in blocks for d in b.doubts),
     )
@@ -124,14 +124,14 @@ def _decode_block(source: Source) -> Found:
     kind = table.kind[site]
     pairing = pair(regions, streams, events, kind, _slack(source))
     last = last_cycles(streams, events.cycle, len(regions))
-    after_exit, long_gap = clock_faults(regions, last)
+    outside, long_gap = clock_faults(regions, streams, events.cycle, last)
     columns = _Columns(source, events, site, _event_ns(source, events))
     return Found(
         ranges=columns.ranges(kind, pairing),
         markers=columns.markers(kind),
         last_ns=source.time0 + source.clock.to_ns(source.clock.group, source.cycles + last),
         last_cycle=last,
-        after_exit=after_exit,
+        outside=outside,
         long_gap=(long_gap & ~wraps.settled) | wraps.unsure,
         doubts=_doubts(source, events, site, pairing),
     )

@@ -24,9 +24,11 @@ from .problems import (
     clock_problems,
     event_problems,
     launch_problems,
+    ring_problems,
     stride_problems,
     unsaved_problems,
 )
+from .room import room_facts
 from .selected import expected_warps, selection_problems
 from .tables import I32, I64, LostRows, Regions, SiteTable, read_lost, read_regions, site_table
 from .windows import window_facts
@@ -93,7 +95,7 @@ def decode(captures: Sequence[Capture], *, hosts_ns: float = HOSTS_NS) -> Trace:
     anchors = collect_anchors(regions, batches, table, ns_per_cycle(regions, nominal))
     clock = _aligned(fit_clocks(regions, launch, nominal, anchors), regions, alignment)
     identity, lost_warps, clock = _order(regions, launch, launches, lost, clock)
-    streams = build_streams(identity.regions, batches)
+    streams = build_streams(identity.regions, batches, table)
     times = _times(identity.regions, lost_warps, clock, alignment)
     source = Source(
         identity.regions, streams, batches, table, clock, identity.launch, identity.row, times.cycles, times.time0,
@@ -108,9 +110,10 @@ def decode(captures: Sequence[Capture], *, hosts_ns: float = HOSTS_NS) -> Trace:
     problems += [*capture_problems(captures), *unsaved_problems(captures, trace_launches), *alignment.problems]
     problems += selection_problems(trace_launches)
     problems += launch_problems(trace_launches, warps, table)
+    problems += ring_problems(identity, streams)
     problems += event_problems(found.doubts, table)
     problems += stride_problems(identity, table)
-    problems += clock_problems(identity, facts, found.after_exit, found.long_gap)
+    problems += clock_problems(identity, facts, found.outside, found.long_gap)
     return Trace(
         epoch_ns=times.epoch,
         strings=table.strings,
@@ -124,6 +127,8 @@ def decode(captures: Sequence[Capture], *, hosts_ns: float = HOSTS_NS) -> Trace:
         emulated=any(bool(c.manifest.get("emulated")) for c in captures),
         meta={
             "clocks": [{"launch": i, **f} for i, f in enumerate(facts)],
+            "kernels": table.kernels,
+            "room": room_facts(identity, streams, lost, lost_warps),
             "alignment": aligned,
             "host_start": alignment.host_start(times.epoch),
             "windows": window_facts(captures, alignment, times.epoch),

@@ -9,7 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..raw import RegionBatch
-from .tables import I32, I64, U8, U64, Bool, Regions
+from ..wire import events_led, unpack_capacity
+from .rings import WRAP, oldest_slots
+from .tables import I32, I64, U8, U64, Bool, Regions, SiteTable
 
 U32 = NDArray[np.uint32]
 
@@ -20,6 +22,8 @@ class Streams:
 
     ``region``: row of the region; ``first``: its first event; ``stored``, ``lost``: its events; ``main`` (regions,):
     row of a region's lane 0. ``source``: first slot in the batch's ``slots`` (lane 0) or ``lane_slots``.
+    ``beheaded``: its oldest events were overwritten; ``oldest``: place of its first event among its slots; ``torn``:
+    events left out because their order is not known.
     """
 
     region: I64
@@ -29,6 +33,9 @@ class Streams:
     first: I64
     main: I64
     source: I64
+    beheaded: Bool
+    oldest: I64
+    torn: I64
 
     def __len__(self) -> int:
         return len(self.region)
@@ -46,6 +53,9 @@ class Streams:
             first=self.first[a:b] - begin,
             main=self.main[first:stop] - a,
             source=self.source[a:b],
+            beheaded=self.beheaded[a:b],
+            oldest=self.oldest[a:b],
+            torn=self.torn[a:b],
         )
 
 
@@ -65,25 +75,44 @@ class Events:
         return len(self.region)
 
 
-def build_streams(regions: Regions, batches: Sequence[RegionBatch]) -> Streams:
+def build_streams(regions: Regions, batches: Sequence[RegionBatch], table: SiteTable) -> Streams:
     """The streams of the regions, which are taken in their given order."""
     h = regions.headers
-    stride = h["stride"].astype(np.int64)
     n = len(regions)
     main_source = _main_sources(regions, batches)
-    main_lost = np.where(regions.closed, h["advance"] // stride - regions.stored, 0)
     lanes = _lane_streams(regions, batches)
     region = np.concatenate([np.arange(n), lanes["region"]])
     lane = np.concatenate([np.zeros(n, np.int64), lanes["lane"]])
     stored = np.concatenate([regions.stored, lanes["stored"]])
-    lost = np.concatenate([main_lost, lanes["advance"] // stride[lanes["region"]] - lanes["stored"]])
+    advance = np.concatenate([h["advance"].astype(np.int64), lanes["advance"]])
     source = np.concatenate([main_source, lanes["source"]])
     if len(lanes["region"]):
         order = np.argsort(region * 32 + lane, kind="stable")
-        region, lane, stored, lost, source = (a[order] for a in (region, lane, stored, lost, source))
-    first = np.cumsum(stored) - stored
-    main = np.flatnonzero(lane == 0)
-    return Streams(region, lane.astype(np.uint8), stored, np.maximum(lost, 0), first, main, source)
+        region, lane, stored, advance, source = (a[order] for a in (region, lane, stored, advance, source))
+    ring, closed = regions.ring[region], regions.closed[region]
+    stride = h["stride"].astype(np.int64)[region]
+    capacity = np.where(lane == 0, *unpack_capacity(h["capacity"][region]))
+    lost = np.where(closed, events_led(advance, stride, ring) - stored, 0)
+    lost += np.where(closed & ring & (lost < 0), WRAP, 0)  # a count that turned: the ring holds more than it says
+    endless = ring & ~closed & (stored * stride == capacity) & (stored > 0)
+    oldest, torn = np.zeros(len(region), np.int64), np.zeros(len(region), np.int64)
+    if endless.any():
+        full = np.flatnonzero(endless)
+        oldest[full] = oldest_slots(regions, region, lane, stored, source, full, batches, table)
+        torn = np.where(oldest < 0, stored, 0)
+        stored = stored - torn
+    return Streams(
+        region=region,
+        lane=lane.astype(np.uint8),
+        stored=stored,
+        lost=np.maximum(lost, 0),
+        first=np.cumsum(stored) - stored,
+        main=np.flatnonzero(lane == 0),
+        source=source,
+        beheaded=ring & (endless | (lost > 0)),
+        oldest=np.maximum(oldest, 0),
+        torn=torn,
+    )
 
 
 def _main_sources(regions: Regions, batches: Sequence[RegionBatch]) -> I64:
@@ -133,8 +162,13 @@ def build_events(regions: Regions, streams: Streams, batches: Sequence[RegionBat
         rows = np.flatnonzero((batch_of == number) & (streams.stored > 0))
         for lanes, slots in ((streams.lane[rows] == 0, batch.slots), (streams.lane[rows] != 0, batch.lane_slots)):
             _scatter(streams, rows[lanes], slots, clock, code, payload)
+    for row in np.flatnonzero(streams.oldest).tolist():
+        part = slice(int(streams.first[row]), int(streams.first[row] + streams.stored[row]))
+        for column in (clock, code) if payload is None else (clock, code, payload):
+            column[part] = np.roll(column[part], -int(streams.oldest[row]))
     region = np.repeat(streams.region.astype(np.int32), streams.stored)
     cycle = _unwrap(clock, regions.headers["entry_clock"].astype(np.uint32), streams)
+    _place_by_exit(regions, streams, cycle)
     return Events(region, code, payload, cycle, positions(streams, region, cycle))
 
 
@@ -171,6 +205,17 @@ def _unwrap(clock: U32, entry: U32, streams: Streams) -> I64:
     return cycle
 
 
+def _place_by_exit(regions: Regions, streams: Streams, cycle: I64) -> None:
+    """Where the oldest events are gone the first one left may be any time behind the entry; the last one is less than
+    2**32 cycles before the exit."""
+    rows = np.flatnonzero(streams.beheaded & regions.closed[streams.region] & (streams.stored > 0))
+    first, count = streams.first[rows], streams.stored[rows]
+    rest = region_cycles(regions)[streams.region[rows]] - cycle[first + count - 1]
+    for begin, size, wraps in zip(first.tolist(), count.tolist(), (rest // WRAP).tolist(), strict=True):
+        if wraps:
+            cycle[begin : begin + size] += wraps * WRAP
+
+
 def positions(streams: Streams, region: I32, cycle: I64) -> I64 | None:
     """Rank of each event once the lanes of a warp are merged by cycle; ties go by lane."""
     used = streams.region[streams.stored > 0]
@@ -194,12 +239,15 @@ def last_cycles(streams: Streams, cycle: I64, regions: int) -> I64:
     return last
 
 
-def clock_faults(regions: Regions, last: I64) -> tuple[Bool, Bool]:
-    """(regions with an event after the warp's exit, regions whose exit is 2**32 cycles or more after their last
+def clock_faults(regions: Regions, streams: Streams, cycle: I64, last: I64) -> tuple[Bool, Bool]:
+    """(regions with an event outside the warp's life, regions whose exit is 2**32 cycles or more after their last
     event): in the second, times of events may be too early by a multiple of 2**32 cycles."""
     length = region_cycles(regions)
     closed = regions.closed
-    return closed & (last > length), closed & (length - last >= 1 << 32)
+    outside = closed & (last > length)
+    used = streams.stored > 0
+    outside[streams.region[used][cycle[streams.first[used]] < 0]] = True
+    return outside, closed & (length - last >= WRAP)
 
 
 def region_cycles(regions: Regions) -> I64:

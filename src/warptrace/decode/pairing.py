@@ -1,7 +1,11 @@
 """Which event ends which range.
 
 Push, pop and switch form one stack per lane of a warp; a pop whose own lane has nothing open closes the innermost
-push of another lane. The end of a token range names its start by the low bits of the start's slot address.
+push of another lane. The end of a token range names its start by the low bits of the start's slot address, in a ring
+by the start's tag.
+
+Where the oldest events of a warp were overwritten, a pop that finds its own lane's stack empty closes nothing: its push
+is gone, or that of another lane's that would have been meant may be. An end whose start is not there has lost it.
 
 Well-formed warps are paired for all warps at once. What that cannot decide (a pop that finds its own lane's stack
 empty, links that several starts share, starts that were lost) goes warp by warp through :func:`pair_warp`, which
@@ -24,7 +28,9 @@ from .events import Events, Streams
 from .tables import I16, I64, U8, Bool, Regions
 
 LINK_BITS = 0xFFFF
-UNPAIRED = ("unpaired_push", "unpaired_pop", "unpaired_start", "unpaired_end", "ambiguous_end")
+UNPAIRED = (
+    "unpaired_push", "unpaired_pop", "unpaired_start", "unpaired_end", "ambiguous_end", "lost_push", "lost_start",
+)  # fmt: skip
 """The columns of :class:`Pairing` that hold events without a partner; Problem kinds of the same names."""
 
 
@@ -33,7 +39,8 @@ class Pairing:
     """``end_of`` (n,): the event that ends the range this event starts, or -1. ``depth`` (n,): of stack ranges.
 
     The rest are events without a partner: ``unpaired_push``, ``unpaired_start`` (never ended), ``unpaired_pop`` (pop
-    or switch that had nothing to end), ``unpaired_end`` (its start is not there) and ``ambiguous_end``.
+    or switch that had nothing to end), ``unpaired_end`` (its start is not there), ``ambiguous_end``, and pops and ends
+    whose start was overwritten: ``lost_push``, ``lost_start``.
     """
 
     end_of: I64
@@ -43,6 +50,8 @@ class Pairing:
     unpaired_start: I64
     unpaired_end: I64
     ambiguous_end: I64
+    lost_push: I64
+    lost_start: I64
 
 
 @dataclass(frozen=True)
@@ -55,6 +64,12 @@ class Context:
     events: Events
     kind: U8
     slack: I64
+
+    def beheaded(self) -> Bool:
+        """Regions of which some lane's oldest events were overwritten."""
+        found = np.zeros(len(self.regions), np.bool_)
+        found[self.streams.region[self.streams.beheaded]] = True
+        return found
 
     def lost(self) -> I64:
         """Events of each stream that were or may have been lost: of a warp that never ended any number, where its
@@ -71,11 +86,14 @@ def pair(regions: Regions, streams: Streams, events: Events, kind: U8, slack: I6
     context = Context(regions, streams, events, kind, slack)
     end_of = np.full(len(events), -1, np.int64)
     depth = np.zeros(len(events), np.int16)
-    slow = _hard_tokens(context)
-    levels = _Levels(context)
+    ring, beheaded = regions.ring, context.beheaded()
+    slow = _hard_tokens(context) & ~ring
+    levels = _Levels(context, beheaded)
     slow[events.region[levels.underflow]] = True
     levels.pair(~slow[events.region[levels.ops]], end_of, depth)
-    unpaired_end = _pair_tokens(context, ~slow, end_of)
+    lost_push = levels.popped_nothing(end_of, beheaded[events.region[levels.ops]])
+    unpaired_end = _pair_tokens(context, ~slow & ~ring, end_of)
+    tags = _pair_tags(context, ~slow & ring, beheaded, end_of)
     found = _pair_slow(context, np.flatnonzero(slow), end_of, depth)
     opens = np.flatnonzero(end_of < 0)
     open_kinds = kind[opens]
@@ -85,16 +103,21 @@ def pair(regions: Regions, streams: Streams, events: Events, kind: U8, slack: I6
         unpaired_push=opens[(open_kinds == EventKind.PUSH) | (open_kinds == EventKind.SWITCH)],
         unpaired_pop=np.array(sorted(found.unpaired_pop), np.int64),
         unpaired_start=opens[open_kinds == EventKind.START],
-        unpaired_end=np.sort(np.concatenate([unpaired_end, np.array(found.unpaired_end, np.int64)])),
-        ambiguous_end=np.array(sorted(found.ambiguous_end), np.int64),
+        unpaired_end=np.sort(np.concatenate([unpaired_end, tags.unpaired, np.array(found.unpaired_end, np.int64)])),
+        ambiguous_end=np.sort(np.concatenate([tags.ambiguous, np.array(found.ambiguous_end, np.int64)])),
+        lost_push=lost_push,
+        lost_start=tags.lost,
     )
 
 
 # --------------------------------------------------------------------------------------------------------- stacks
 class _Levels:
-    """Push, pop and switch events of all streams with the level of the stack that each works on."""
+    """Push, pop and switch events of all streams with the level of the stack that each works on.
 
-    def __init__(self, context: Context) -> None:
+    In ``beheaded`` regions a stream begins as deep as its pops say: nothing there is below the stack's ground.
+    """
+
+    def __init__(self, context: Context, beheaded: Bool) -> None:
         kind = context.kind
         table = np.zeros(256, np.bool_)
         table[[EventKind.PUSH, EventKind.POP, EventKind.SWITCH]] = True
@@ -111,7 +134,25 @@ class _Levels:
         self.stream = np.repeat(np.arange(len(begin), dtype=np.int32), counts)
         self.level = total[1:] - np.repeat(total[begin], counts)
         self.level += self.kind == EventKind.POP
+        if beheaded.any() and len(self.ops):
+            self._raise_beheaded(context, begin, counts, beheaded)
         self.underflow = self.ops[(self.level < 1) & (self.kind != EventKind.PUSH)]
+
+    def _raise_beheaded(self, context: Context, begin: I64, counts: I64, beheaded: Bool) -> None:
+        ending = np.where(self.kind == EventKind.PUSH, 1, self.level)
+        has = np.flatnonzero(counts)
+        least = np.ones(len(counts), np.int64)
+        least[has] = np.minimum.reduceat(ending, begin[has])
+        streams = context.streams
+        least[~beheaded[streams.region[streams.stored > 0]]] = 1
+        self.level += np.repeat(np.maximum(1 - least, 0), counts)
+
+    def popped_nothing(self, end_of: I64, of: Bool) -> I64:
+        """Pops and switches, of the operations ``of``, that end no range."""
+        ended = np.zeros(len(end_of), np.bool_)
+        ended[end_of[end_of >= 0]] = True
+        found: I64 = self.ops[of & (self.kind != EventKind.PUSH) & ~ended[self.ops]]
+        return found
 
     def pair(self, use: Bool, end_of: I64, depth: I16) -> None:
         """Within one level of one stream, what starts and what ends a range alternate."""
@@ -201,11 +242,69 @@ def _lane_slot(context: Context, region: NDArray[np.int32], at: I64) -> tuple[I6
     return stream, np.where(ok, offset, -1)
 
 
+@dataclass(frozen=True)
+class _Tags:
+    """Ends without a partner of rings: as ``unpaired_end``, ``ambiguous_end`` and ``lost_start`` of Pairing."""
+
+    unpaired: I64
+    ambiguous: I64
+    lost: I64
+
+
+def _pair_tags(context: Context, use: Bool, beheaded: Bool, end_of: I64) -> _Tags:
+    """Pairs the token ends of the rings ``use`` (regions,).
+
+    Ordered by tag and then time, a start and the next event are a pair if that is an end. Tags come again, so a second
+    start may stand before the end of the first: then which of them is meant is open.
+    """
+    events = context.events
+    tokens = np.flatnonzero((context.kind == EventKind.START) | (context.kind == EventKind.END))
+    tokens = tokens[use[events.region[tokens]]]
+    region, tag = events.region[tokens].astype(np.int64), events.code[tokens] >> LINK_SHIFT
+    time = tokens if events.position is None else events.position[tokens]
+    order = np.lexsort((time, tag, region))
+    tokens, region, tag = tokens[order], region[order], tag[order]
+    start = context.kind[tokens] == EventKind.START
+    new = np.ones(len(tokens), np.bool_)
+    new[1:] = (region[1:] != region[:-1]) | (tag[1:] != tag[:-1])
+    key = np.cumsum(new) - 1
+    twice = np.zeros(int(key[-1]) + 1 if len(key) else 0, np.bool_)
+    twice[key[1:][start[1:] & start[:-1] & ~new[1:]]] = True
+    pairs = np.flatnonzero(start[:-1] & ~start[1:] & ~new[1:] & ~twice[key[1:]])
+    end_of[tokens[pairs]] = tokens[pairs + 1]
+    alone = ~start
+    alone[pairs + 1] = False
+    ambiguous = np.zeros(len(tokens), np.bool_)
+    begin = np.flatnonzero(new)
+    end = np.append(begin, len(tokens))[1:]
+    for k in np.flatnonzero(twice).tolist():
+        _pair_one_tag(np.arange(begin[k], end[k]), start, tokens, alone, ambiguous, end_of)
+    # Of a token that ended before, the start is there; else it was overwritten, where anything was.
+    latest = np.maximum.accumulate(np.where(start, np.arange(len(tokens)), -1))
+    known = latest >= begin[key]
+    alone &= ~ambiguous
+    lost = alone & beheaded[region] & ~known
+    return _Tags(np.sort(tokens[alone & ~lost]), np.sort(tokens[ambiguous]), np.sort(tokens[lost]))
+
+
+def _pair_one_tag(rows: I64, start: Bool, tokens: I64, alone: Bool, ambiguous: Bool, end_of: I64) -> None:
+    """The events ``rows`` of one tag, in order of time, whose starts do not alternate with ends."""
+    open_: list[int] = []
+    for row in rows.tolist():
+        if start[row]:
+            open_.append(row)
+        elif len(open_) == 1:
+            end_of[tokens[open_.pop()]] = tokens[row]
+            alone[row] = False
+        elif open_:
+            ambiguous[row] = True
+
+
 # ---------------------------------------------------------------------------------------------------- warp by warp
 @dataclass(frozen=True)
 class WarpEvent:
     """One event as :func:`pair_warp` sees it: ``link``: the one it carries (END); ``address``: the link that names
-    its own slot; ``lost`` (END): some start that was not stored may have that address."""
+    its own slot, in a ring its tag; ``lost`` (END): some start that was not stored may have that address."""
 
     index: int
     kind: int
@@ -289,7 +388,7 @@ def _warp_events(context: Context, region: int, rows: range, lost: I64) -> list[
     streams, events = context.streams, context.events
     header = context.regions.headers[region]
     base = int(header[REGION_OFFSET_FIELD]) + REGION_HEADER_BYTES
-    stride = int(header["stride"])
+    stride, ring = int(header["stride"]), bool(context.regions.ring[region])
     parts: list[tuple[int, WarpEvent]] = []
     gaps: list[_Gap] = []
     for row in rows:
@@ -300,7 +399,8 @@ def _warp_events(context: Context, region: int, rows: range, lost: I64) -> list[
         codes, kinds = events.code[first : first + count].tolist(), context.kind[first : first + count].tolist()
         order = _order(events, first, count)
         for i in range(count):
-            link, address = codes[i] >> LINK_SHIFT, (at + i * stride) >> 3 & LINK_BITS
+            link = codes[i] >> LINK_SHIFT
+            address = link if ring else (at + i * stride) >> 3 & LINK_BITS
             parts.append((order[i], WarpEvent(first + i, kinds[i], lane, link, address, False)))
         if lost[row]:
             gaps.append(_Gap(order[-1] if count else -1, at + count * stride, int(lost[row]), stride))

@@ -13,6 +13,7 @@ from ..selection import Selection
 from ..trace import Launch, Problem, Warps
 from ..wire import CELL_KERNEL_COUNT, LOST_DTYPE
 from .clocks import MOVED
+from .events import Streams, region_cycles
 from .tables import I64, Bool, SiteTable, distinct
 
 if TYPE_CHECKING:
@@ -25,8 +26,14 @@ PAIRING_TEXTS = {
     "unpaired_start": "started but never ended",
     "unpaired_end": "ended without a start that is open",
     "ambiguous_end": "ended where more than one start could be meant",
+    "lost_push": "popped or switched whose push was overwritten by newer events",
+    "lost_start": "ended whose start was overwritten by newer events",
 }
 MOST_SITES = 4
+MOST_WARPS = 3
+"""Warps that a problem names."""
+LEAST_EVENT_CYCLES = 8
+"""No event takes fewer: so long a life bounds the count of events, which is 32 bits wide in rings."""
 MOVED_GOOD_NS = 500.0
 """A launch whose clock moved is a problem if its times across SMs are no better than this."""
 
@@ -112,17 +119,20 @@ def _pid(capture: Capture) -> Any:
 def launch_problems(launches: Sequence[Launch], warps: Warps, table: SiteTable) -> list[Problem]:
     """Losses, unclosed warps and unknown kernels of each launch."""
     problems = []
+    kept_last = {k.kernel_id for k in table.kernels.values() if k.ring}
     unclosed = np.bincount(warps.launch[warps.closed == 0], minlength=len(launches))
     with_loss = np.bincount(warps.launch[(warps.lost > 0)], minlength=len(launches))
     for launch in launches:
         i, name = launch.index, f"{launch.kernel} (grid id {launch.grid_id})"
         if launch.lost_events:
             n = launch.lost_events
-            text = f"{n} events of {with_loss[i]} warps found no room in {name}: give it a larger buffer"
+            fate = "were overwritten by newer ones" if launch.kernel_id in kept_last else "found no room"
+            text = f"{n} events of {with_loss[i]} warps of {name} {fate}: {_losers(warps, i)}"
             problems.append(Problem("lost_events", n, text, i))
         if launch.lost_warps:
             n = launch.lost_warps
-            problems.append(Problem("lost_warps", n, f"{n} warps of {name} found no room: give a larger buffer", i))
+            text = f"{n} warps of {name} found no room at all: {_losers(warps, i, whole=True)}"
+            problems.append(Problem("lost_warps", n, text, i))
         if unclosed[i]:
             n = int(unclosed[i])
             problems.append(Problem("unclosed_warp", n, f"{n} warps of {name} were still running at the end", i))
@@ -130,6 +140,37 @@ def launch_problems(launches: Sequence[Launch], warps: Warps, table: SiteTable) 
             n = launch.events
             text = f"{n} events of {name} have no site table: its record was not written or is damaged"
             problems.append(Problem("unknown_kernel", n, text, i))
+    return problems
+
+
+def _losers(warps: Warps, launch: int, *, whole: bool = False) -> str:
+    """The warps of a launch that lost most; ``whole``: of which nothing was recorded."""
+    begin, end = np.searchsorted(warps.launch, [launch, launch + 1])
+    lost = warps.lost[begin:end]
+    rows = np.flatnonzero(warps.cycles[begin:end] < 0) if whole else np.arange(len(lost))
+    rows = rows[lost[rows] > 0]
+    rows = rows[np.argsort(-lost[rows], kind="stable")]
+    named = []
+    for row in (begin + rows[:MOST_WARPS]).tolist():
+        cta = ",".join(str(x) for x in warps.cta[row].tolist())
+        named.append(f"CTA {cta} warp {warps.warp[row]} lost {warps.lost[row]}")
+    more = len(rows) - len(named)
+    return ", ".join(named) + (f", and {more} more warps" if more else "")
+
+
+def ring_problems(identity: Identity, streams: Streams) -> list[Problem]:
+    """What is not known of rings, by launch: their order where a warp never ended, their count where it lived long."""
+    problems = []
+    regions, n = identity.regions, len(identity.keys)
+    torn = np.bincount(identity.launch[streams.region], streams.torn, n).astype(np.int64)
+    for i in np.flatnonzero(torn).tolist():
+        text = f"{torn[i]} events of warps that never ended are left out: which of them is the oldest is not known"
+        problems.append(Problem("torn_ring", int(torn[i]), text, i))
+    long = regions.ring & (region_cycles(regions) >= LEAST_EVENT_CYCLES << 32)
+    counts = np.bincount(identity.launch[long], minlength=n)
+    for i in np.flatnonzero(counts).tolist():
+        text = f"{counts[i]} warps ran so long that their counts of lost events may lack a multiple of 2**32"
+        problems.append(Problem("uncertain_count", int(counts[i]), text, i))
     return problems
 
 
@@ -181,12 +222,12 @@ def _where(sites: I64, table: SiteTable) -> str:
 
 
 def clock_problems(
-    identity: Identity, facts: list[dict[str, Any]], after_exit: Bool, long_gap: Bool
+    identity: Identity, facts: list[dict[str, Any]], outside: Bool, long_gap: Bool
 ) -> list[Problem]:
     """Clocks that contradict themselves, by launch."""
     problems = []
     texts = (
-        (after_exit, "warps have events after their exit: their times are not to be trusted"),
+        (outside, "warps have events before their entry or after their exit: their times are not to be trusted"),
         (
             long_gap,
             "warps were silent for 2**32 cycles or more, and no anchor says where: their events may be early by a "

@@ -13,7 +13,7 @@ from ..raw import Capture, RegionBatch
 from ..raw.format import valid_headers
 from ..sites import KernelRecord
 from ..trace import Problem, TraceSite
-from ..wire import CLOSED_MAGIC, LOST_DTYPE, PAYLOAD_BITS, REGION_DTYPE, EventKind, unpack_block
+from ..wire import CLOSED_MAGIC, LOST_DTYPE, PAYLOAD_BITS, REGION_DTYPE, RING_MAGIC, EventKind, unpack_block
 
 Bool = NDArray[np.bool_]
 I16 = NDArray[np.int16]
@@ -38,6 +38,12 @@ class Regions:
 
     def __len__(self) -> int:
         return len(self.headers)
+
+    @property
+    def ring(self) -> Bool:
+        """Whether the region keeps the newest events."""
+        rings: Bool = self.headers["magic"] == RING_MAGIC
+        return rings
 
     def select(self, rows: I64 | Bool | slice) -> Regions:
         """The given rows."""

@@ -2,7 +2,8 @@
 
 A record holds 32 bits of the clock, so a stream unwraps exactly only while its steps are shorter than 2**32 cycles. The
 exit's 64 bits say how many wraps are missing in all; %globaltimer in the anchor records, which wraps every 4.3 s, says
-before which anchors. What that leaves open is reported.
+before which anchors. What that leaves open is reported. Streams whose oldest events were overwritten are placed by the
+exit alone; there the anchors say how many wraps before it they are.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .events import Events, Streams, positions, region_cycles
+from .rings import WRAP
 from .tables import I64, Bool, Regions
 
 F64 = NDArray[np.float64]
 
-WRAP = 1 << 32
 MOST_WRAPS = 64
 """Of one silence, of a warp that never ended."""
 TICKS_NS = 100.0
@@ -59,13 +60,18 @@ def settle_wraps(
     for stream in _suspects(regions, streams, events, anchor):
         region, first = int(streams.region[stream]), int(streams.first[stream])
         rows = slice(first, first + int(streams.stored[stream]))
-        found = _silences(regions, region, events, rows, anchor, float(nominal[region]))
+        by_exit = bool(streams.beheaded[stream] and regions.closed[region])
+        search = _silences_by_exit if by_exit else _silences
+        found = search(regions, region, events, rows, anchor, float(nominal[region]))
         if found is None:
             continue
         settled[region] |= streams.lane[stream] == 0
         cycle = events.cycle.copy() if cycle is None else cycle
         for silence in found:
-            cycle[first + silence.before : rows.stop] += silence.wraps * WRAP
+            if by_exit:
+                cycle[first : first + silence.before] -= silence.wraps * WRAP
+            else:
+                cycle[first + silence.before : rows.stop] += silence.wraps * WRAP
             unsure[region] |= not silence.exact
     if cycle is not None:
         events = replace(events, cycle=cycle, position=positions(streams, events.region, cycle))
@@ -74,13 +80,14 @@ def settle_wraps(
 
 def _suspects(regions: Regions, streams: Streams, events: Events, anchor: Bool) -> list[int]:
     """Streams with anchors whose cycles may lack a wrap: those that end 2**32 cycles or more before the warp's exit,
-    and those of warps that never ended."""
+    those of warps that never ended, and those placed by the exit of a life that long."""
     if events.payload is None or not anchor.any():
         return []
     used = np.flatnonzero(streams.stored > 0)
     region = streams.region[used]
-    rest = region_cycles(regions)[region] - events.cycle[streams.first[used] + streams.stored[used] - 1]
-    used = used[(rest >= WRAP) | ~regions.closed[region]]
+    length = region_cycles(regions)[region]
+    rest = length - events.cycle[streams.first[used] + streams.stored[used] - 1]
+    used = used[(rest >= WRAP) | ~regions.closed[region] | streams.beheaded[used] & (length >= WRAP)]
     result: list[int] = used[
         [bool(anchor[f : f + n].any()) for f, n in zip(streams.first[used], streams.stored[used], strict=True)]
     ].tolist() if len(used) else []
@@ -135,6 +142,39 @@ def _silences(
             result.append(_Silence(int(at[k]), int(wraps[k]), alone and not several[k]))
         elif int(at[-1]) != rows.stop - rows.start - 1:
             result.append(_Silence(rows.stop - rows.start, int(wraps[k]), False))
+    return result
+
+
+def _silences_by_exit(
+    regions: Regions, region: int, events: Events, rows: slice, anchor: Bool, nominal: float
+) -> list[_Silence] | None:
+    """Where wraps are missing in a stream that is placed by the exit: what lies before each is earlier by them."""
+    assert events.payload is not None
+    header = regions.headers[region]
+    at = np.flatnonzero(anchor[rows])
+    timer = (events.payload[rows][at] >> np.uint64(32)).astype(np.int64)
+    at, timer = at[timer != 0], timer[timer != 0]
+    if not len(at):
+        return None
+    length = int(header["exit_clock"]) - int(header["entry_clock"])
+    exit_timer = int(header["exit_globaltimer"])
+    duration = exit_timer - int(header["entry_globaltimer"])
+    step = np.diff(np.append(events.cycle[rows][at], length))
+    ticks = np.diff(np.append(timer, exit_timer & (WRAP - 1))) & (WRAP - 1)
+    usual = duration / length if duration > 0 else nominal or USUAL
+    fastest = FASTEST * nominal if usual >= FASTEST * nominal else 0.0
+    costs = _costs(step, ticks, usual, fastest, length // WRAP)
+    best = costs.min(axis=0)
+    if best.max() > PLAUSIBLE:
+        return None
+    wraps = np.argmax(costs <= best + CLOSE, axis=0)
+    if int(events.cycle[rows][0]) - int(wraps.sum()) * WRAP < 0:
+        return None
+    result = []
+    for k in np.flatnonzero(wraps).tolist():
+        following = int(at[k + 1]) if k + 1 < len(at) else rows.stop - rows.start
+        # Events between the two anchors stay behind the silence; on which side they were is open.
+        result.append(_Silence(int(at[k]) + 1, int(wraps[k]), following == int(at[k]) + 1))
     return result
 
 

@@ -44,7 +44,7 @@ class KernelFacts:
     than 0. ``slack``: bytes behind the limit, where the events of a full warp go: room for the largest group.
     ``clusters``: the target has cluster registers (sm_90 and newer). ``wide``: lanes 0 to 3 store a record together, a
     word each (:func:`wide_event`); only where no other lane leads and every warp is whole. ``selection``: the clusters
-    and warps that record, None: all."""
+    and warps that record, None: all. ``ring``: the newest events are kept (slack 0)."""
 
     kernel_id: int
     stride: int
@@ -53,6 +53,7 @@ class KernelFacts:
     clusters: bool
     wide: bool = False
     selection: KernelSelection | None = None
+    ring: bool = False
 
 
 def _lane_trim(facts: KernelFacts) -> int:
@@ -194,9 +195,10 @@ def _multiple_of(stride: int, of: str) -> str:
 def entry(facts: KernelFacts) -> Asm:
     """Reads both clocks, works out the region's size and issues the claim on the warp's bank.
 
-    The bank is ``(smid + 37 * gridid) % BANK_COUNT``: SMs of one launch do not share a counter, and small launches,
-    which always start on the same SMs, still spread over all banks. Where only some clusters record, a hash of the CTA
-    stands for the SM: every 132nd CTA may well run on one SM. The bank's constants are loaded beside the atomic.
+    The bank is ``(smid + 37 * gridid) % BANK_COUNT`` (:func:`wire.bank_of`): SMs of one launch do not share a
+    counter, and small launches, which always start on the same SMs, still spread over all banks. Where only some
+    clusters record, a hash of the CTA stands for the SM: every 132nd CTA may well run on one SM. The bank's constants
+    are loaded beside the atomic.
     """
     place = "mov.u32 b,%smid; "
     if _thinned(facts):
@@ -213,7 +215,7 @@ def entry(facts: KernelFacts) -> Asm:
         + _sizes(facts)
         + "mov.u64 g,%gridid; cvt.u32.u64 n,g; "
         + place
-        + "mad.lo.u32 n,n,37,b; "
+        + f"mad.lo.u32 n,n,{wire.BANK_GRID_STEP},b; "
         f"and.b32 n,n,{wire.BANK_COUNT - 1}; mad.lo.u32 <bank>,n,{wire.BANK_LINE_BYTES},{wire.BANKS_OFFSET}; "
         + _total()
         + "cvt.u64.u32 a,<bank>; add.u64 a,a,<control>; "
@@ -240,6 +242,9 @@ def open_region(facts: KernelFacts) -> Asm:
     Cursor and limit where nothing can be stored: (8, 1) in a warp that found no room, (8, 0) where recording is off:
     the count of events is kept all the same, and ``close`` tells the two apart by the limit. In a wide kernel every
     lane has lane 0's, 4 bytes further a lane; where nothing can be stored the limit of the others is 0.
+
+    Of a ring: the address of its first slot (<ring>, else 1 or 0 as the limit) and its slots - 1 (<mask>); the cursor
+    begins at 0.
     """
     cluster = (
         "mov.u32 s,%cluster_nctaid.y; shl.b32 s,s,8; mov.u32 t,%cluster_nctaid.x; or.b32 s,s,t; "
@@ -247,13 +252,9 @@ def open_region(facts: KernelFacts) -> Asm:
         if facts.clusters
         else "mov.u32 s,0; "
     )
-    lane_spare = wire.LANE_HEADER_BYTES + facts.slack + _lane_trim(facts)
-    # u32 m: pack_capacity of what open gives to the cursors; t and s hold header words meanwhile
-    capacity = f"sub.u32 m,main,trim; sub.u32 m,m,{facts.slack}; shr.u32 m,m,3; "
-    if facts.lanes:
-        capacity += f"sub.u32 w,lane,{lane_spare}; shr.u32 w,w,3; shl.b32 w,w,{wire.CAPACITY_SHIFT}; or.b32 m,m,w; "
+    magic = wire.RING_MAGIC if facts.ring else wire.REGION_MAGIC
     header = (
-        f"mov.u32 s,{wire.REGION_MAGIC}; cvt.u32.u64 t,<claim>; mov.b64 {{n,m}},<kernel>; "
+        f"mov.u32 s,{magic}; cvt.u32.u64 t,<claim>; mov.b64 {{n,m}},<kernel>; "
         "@p st.global.v4.u32 [a],{s,t,n,m}; "
         "mov.u64 g,%gridid; mov.b64 {s,t},g; mov.u32 n,%ctaid.x; mov.u32 m,%ctaid.y; "
         "@p st.global.v4.u32 [a+16],{s,t,n,m}; "
@@ -263,11 +264,12 @@ def open_region(facts: KernelFacts) -> Asm:
         "@p st.global.v4.u32 [a+48],{t,n,m,s}; "
         + cluster
         + f"mov.u32 t,%smid; mov.u32 n,{facts.stride}; "
-        + capacity
+        + _capacity(facts)
         + "@p st.global.v4.u32 [a+64],{t,s,n,m}; "
         "@p st.global.v2.u64 [a+80],{<clock>,<timer>}; "
     )
-    first = wire.REGION_HEADER_BYTES
+    least = facts.stride if facts.ring else facts.slack
+    wide_ring = facts.ring and facts.wide
     text = (
         "{ .reg .pred p,r,e; .reg .u64 a,g,x; .reg .u32 n,w,b,f; " + _SIZE_REGS + "mov.u32 b,%laneid; "
         "setp.eq.u32 p,b,0; setp.ne.and.u64 p,<control>,0,p; "
@@ -276,7 +278,7 @@ def open_region(facts: KernelFacts) -> Asm:
         + "mov.b64 {t,s},<place>; setp.ne.and.u32 e,t,0,p; "  # t = mask, s = base
         "sub.u64 x,<claim>,<tail>; add.u64 x,x,g; cvt.u64.u32 a,t; add.u64 a,a,1; setp.le.and.u64 r,x,a,e; "
         # a region too small for the slack (of a kernel that no one announced) is none
-        f"add.u32 f,trim,{facts.slack}; setp.ge.and.u32 r,main,f,r; "
+        f"add.u32 f,trim,{least}; setp.ge.and.u32 r,main,f,r; "
         "cvt.u32.u64 f,<claim>; and.b32 f,f,t; add.u32 f,f,s; "  # f = the region's offset
         # bytes claimed without room, so that the host can tell a hole from a header that is still to come
         "cvt.u64.u32 a,<bank>; add.u64 a,a,<control>; @!r mov.u32 f,0; not.pred q,r; and.pred q,q,p; "
@@ -284,24 +286,60 @@ def open_region(facts: KernelFacts) -> Asm:
         "and.pred p,r,r; cvt.u64.u32 a,f; add.u64 a,a,<control>; mov.u32 n,main; "
         + _lane_mask()
         + "selp.b32 b,1,0,e; "
-        + ("shfl.sync.idx.b32 f,f,0,31,m; shfl.sync.idx.b32 b,b,0,31,m; " if facts.lanes else "")
+        + ("shfl.sync.idx.b32 f,f,0,31,m; shfl.sync.idx.b32 b,b,0,31,m; " if facts.lanes or wide_ring else "")
         + header
-        + f"setp.ne.u32 r,f,0; add.u32 n,f,{first}; add.u32 t,n,main; "
-        + (
-            "mov.u32 s,%laneid; setp.ne.u32 q,s,0; sub.u32 s,s,1; "
-            f"mad.lo.u32 s,s,lane,t; @q add.u32 n,s,{wire.LANE_HEADER_BYTES}; @q add.u32 t,s,lane; "
-            if facts.lanes
-            else ""
-        )
-        + f"sub.u32 t,t,{facts.slack}; sub.u32 t,t,trim; selp.b32 <off>,n,8,r; selp.b32 <limit>,t,b,r; "
-        + (_spread() if facts.wide else "")
+        + (_ring(facts) if facts.ring else _cursor_and_limit(facts))
         + "}"
     )
     ins = (
         ("control", "i64"), ("region", "i64"), ("kernel", "i64"), ("clock", "i64"), ("timer", "i64"),
         ("bank", "i32"), ("claim", "i64"), ("tail", "i64"), ("place", "i64"),
     )  # fmt: skip
-    return Asm(text, (("off", "i32"), ("limit", "i32")), ins)
+    outs = (("ring", "i64"), ("mask", "i32")) if facts.ring else (("off", "i32"), ("limit", "i32"))
+    return Asm(text, outs, ins)
+
+
+def _capacity(facts: KernelFacts) -> str:
+    """PTX that sets u32 ``m`` to pack_capacity of what open gives to the cursors; uses u32 w."""
+    if facts.ring:  # 2**28 >> clz: an eighth of the largest power of two
+        main = "sub.u32 m,main,trim; clz.b32 m,m; shr.u32 m,268435456,m; "
+        lane = f"sub.u32 w,lane,{wire.LANE_HEADER_BYTES}; clz.b32 w,w; shr.u32 w,268435456,w; "
+    else:
+        spare = wire.LANE_HEADER_BYTES + facts.slack + _lane_trim(facts)
+        main = f"sub.u32 m,main,trim; sub.u32 m,m,{facts.slack}; shr.u32 m,m,3; "
+        lane = f"sub.u32 w,lane,{spare}; shr.u32 w,w,3; "
+    return main + (f"{lane}shl.b32 w,w,{wire.CAPACITY_SHIFT}; or.b32 m,m,w; " if facts.lanes else "")
+
+
+def _cursor_and_limit(facts: KernelFacts) -> str:
+    """PTX of open's end: <off> and <limit> from the region's offset f (0: none) and b."""
+    lanes = (
+        "mov.u32 s,%laneid; setp.ne.u32 q,s,0; sub.u32 s,s,1; "
+        f"mad.lo.u32 s,s,lane,t; @q add.u32 n,s,{wire.LANE_HEADER_BYTES}; @q add.u32 t,s,lane; "
+    )
+    return (
+        f"setp.ne.u32 r,f,0; add.u32 n,f,{wire.REGION_HEADER_BYTES}; add.u32 t,n,main; "
+        + (lanes if facts.lanes else "")
+        + f"sub.u32 t,t,{facts.slack}; sub.u32 t,t,trim; selp.b32 <off>,n,8,r; selp.b32 <limit>,t,b,r; "
+        + (_spread() if facts.wide else "")
+    )
+
+
+def _ring(facts: KernelFacts) -> str:
+    """PTX of open's end: <ring> and <mask> from the region's offset f (0: none) and b."""
+    lanes = (
+        "mov.u32 s,%laneid; setp.ne.u32 q,s,0; sub.u32 s,s,1; mad.lo.u32 s,s,lane,n; add.u32 s,s,main; "
+        f"@q add.u32 n,s,{wire.LANE_HEADER_BYTES}; @q sub.u32 t,lane,{wire.LANE_HEADER_BYTES}; "
+    )
+    # a wide record's lanes: 4 bytes further each
+    spread = "mov.u32 s,%laneid; setp.ne.u32 q,s,0; shl.b32 s,s,2; add.u32 n,n,s; @q mov.u32 b,0; "
+    return (
+        f"setp.ne.u32 r,f,0; add.u32 n,f,{wire.REGION_HEADER_BYTES}; sub.u32 t,main,trim; "
+        + (lanes if facts.lanes else spread if facts.wide else "")
+        # 2**31 >> clz is the largest power of two
+        + f"clz.b32 t,t; shr.u32 t,{(1 << 31) // facts.stride},t; sub.u32 <mask>,t,1; "
+        "cvt.u64.u32 x,n; add.u64 x,x,<control>; cvt.u64.u32 g,b; selp.b64 <ring>,x,g,r; "
+    )
 
 
 def leader() -> Asm:
@@ -327,14 +365,33 @@ def lane_zero() -> Asm:
     return Asm("{ .reg .u32 l; mov.u32 l,%laneid; setp.eq.u32 <lead>,l,0; }", (("lead", "i1"),), ())
 
 
-def event(
-    index: int, stride: int, payload: str | None, *, end: bool, anchor: bool = False, sparing: bool = False
-) -> Asm:
-    """Stores one record at slot ``index`` behind <slot>, where <store> holds.
+def lane_tag() -> Asm:
+    """<bits>: this lane's number where it stands in a ring's token."""
+    shift = wire.LINK_SHIFT + wire.TAG_LANE_SHIFT
+    return Asm(f"{{ .reg .u32 l; mov.u32 l,%laneid; shl.b32 <bits>,l,{shift}; }}", (("bits", "i32"),), ())
 
-    ``end``: <code> is the site alone and <token> is already the link in place, so one OR joins them. ``anchor``: the
-    record also holds %globaltimer, beside a payload of at most 32 bits (stride 16). ``sparing``: the clock is read only
-    where a record is stored, for kernels of whose warps most do not record.
+
+def _slot_address(stride: int, ring: bool) -> str:
+    """PTX that sets u64 ``a`` to the address of <slot>."""
+    return f"mad.wide.u32 a,<slot>,{stride},<ring>; " if ring else "cvt.u64.u32 a,<slot>; add.u64 a,a,<control>; "
+
+
+def event(
+    index: int,
+    stride: int,
+    payload: str | None,
+    *,
+    linked: bool,
+    anchor: bool = False,
+    sparing: bool = False,
+    ring: bool = False,
+) -> Asm:
+    """Stores one record at slot ``index`` behind <slot>, where <store> holds. ``ring``: <slot> is the number of a slot
+    of the ring at <ring>, so that one multiply-add makes the address.
+
+    ``linked``: <code> is the site alone and <token> is already the link in place, so one OR joins them. ``anchor``:
+    the record also holds %globaltimer, beside a payload of at most 32 bits (stride 16). ``sparing``: the clock is read
+    only where a record is stored, for kernels of whose warps most do not record.
 
     A payload ("i32" or "i64") is a store of its own: one 16-byte store makes every record pay. The order was measured
     (docs/design.md): the clock before the address, so that its latency passes beside the wait for the last store's
@@ -342,8 +399,8 @@ def event(
     """
     at = index * stride
     width = {"i32": "b32", "i64": "b64", None: ""}[payload]
-    address = "cvt.u64.u32 a,<slot>; add.u64 a,a,<control>; "
-    code = "or.b32 c,<token>,<code>; " if end else "mov.b32 c,<code>; "
+    address = _slot_address(stride, ring)
+    code = "or.b32 c,<token>,<code>; " if linked else "mov.b32 c,<code>; "
     guard = "@<store> " if sparing else ""
     clock = f"{guard}mov.u32 t,%clock; " + (f"{guard}mov.u32 g,%globaltimer_lo; " if anchor else "")
     record = f"@<store> st.global.v2.b32 [a+{at}],{{t,c}}; "
@@ -355,8 +412,9 @@ def event(
         body = address + code + beside + clock + record
     else:
         body = clock + address + code + record + beside
-    ins: tuple[Operand, ...] = (("slot", "i32"), ("control", "i64"), ("store", "i1"), ("code", "i32"))
-    if end:
+    ins: tuple[Operand, ...] = (("slot", "i32"), ("ring" if ring else "control", "i64"), ("store", "i1"))
+    ins += (("code", "i32"),)
+    if linked:
         ins += (("token", "i32"),)
     if payload:
         ins += (("payload", payload),)
@@ -379,10 +437,11 @@ def wide_event(
     stride: int,
     payload: str | None,
     *,
-    end: bool,
+    linked: bool,
     anchor: bool = False,
     grouped: bool = False,
     sparing: bool = False,
+    ring: bool = False,
 ) -> Asm:
     """Stores the record of :func:`event` with one 32-bit store: lane 0 the clock, lane 1 the code, lane 2 the payload
     (its low half), lane 3 its high half or %globaltimer. <slot> is 4 bytes further in each lane, <store> holds in the
@@ -392,12 +451,12 @@ def wide_event(
     cycles, a mark with a payload from 83 to 51 (docs/design.md). The order of the text was measured too: without a
     payload the clock goes right into the word to store; with one, the address first where events are ``grouped``.
     """
-    address = "cvt.u64.u32 a,<slot>; add.u64 a,a,<control>; "
+    address = _slot_address(stride, ring)
     guard = "@<store> " if sparing else ""
     clock = f"{guard}mov.u32 t,%clock; " + (f"{guard}mov.u32 g,%globaltimer_lo; " if anchor else "")
     halves = "mov.b64 {h,k},<payload>; selp.b32 h,k,h,<last>; "
     rest = {"i32": "mov.b32 h,<payload>; ", "i64": halves, None: ""}[payload]
-    rest += "or.b32 c,<token>,<code>; " if end else "mov.b32 c,<code>; "
+    rest += "or.b32 c,<token>,<code>; " if linked else "mov.b32 c,<code>; "
     if payload:
         rest += "selp.b32 c,c,h,<iscode>; "
     timer = "selp.b32 c,g,c,<last>; " if anchor else ""
@@ -410,9 +469,9 @@ def wide_event(
         body = rest + ".reg .pred q; mov.b32 t,c; and.pred q,<isclock>,<store>; @q mov.u32 t,%clock; " + address
     else:
         body = rest + "mov.b32 t,c; @<isclock> mov.u32 t,%clock; " + address
-    ins: tuple[Operand, ...] = (("slot", "i32"), ("control", "i64"), ("store", "i1"), ("code", "i32"))
-    ins += (("isclock", "i1"),)
-    if end:
+    ins: tuple[Operand, ...] = (("slot", "i32"), ("ring" if ring else "control", "i64"), ("store", "i1"))
+    ins += (("code", "i32"), ("isclock", "i1"))
+    if linked:
         ins += (("token", "i32"),)
     if payload:
         ins += (("payload", payload), ("iscode", "i1"))
@@ -438,6 +497,8 @@ def _most_lane_advance() -> str:
 
 def close(facts: KernelFacts) -> Asm:
     """Writes the count of events and the exit clocks; a warp without a region leaves a record in the lost table."""
+    if facts.ring:
+        return _close_ring(facts)
     lanes = (
         # other lanes: their block starts lane bytes before the limit (plus slack)
         f"sub.u32 n,s,lane; add.u32 f,n,{wire.LANE_HEADER_BYTES}; sub.u32 f,<off>,f; "
@@ -461,7 +522,41 @@ def close(facts: KernelFacts) -> Asm:
         # no region although recording is on: limit 1, and the cursor began at 8
         + "setp.eq.u32 q,<limit>,1; setp.gt.and.u32 q,<off>,8,q; "
         "@!q bra WT_DONE; "
-        f"sub.u32 f,<off>,8; div.u32 n,f,{facts.stride}; cvt.u64.u32 g,n; "
+        "sub.u32 f,<off>,8; "
+        + _lose(facts.stride)
+    )
+    ins = (("control", "i64"), ("region", "i64"), ("kernel", "i64"), ("off", "i32"), ("limit", "i32"))
+    return Asm(text, (), ins)
+
+
+def _close_ring(facts: KernelFacts) -> Asm:
+    """``close`` of a ring: <off> is the count itself, and <ring> tells where the headers are."""
+    lanes = (
+        "selp.b32 b,<off>,0,r; selp.b32 b,0,b,p; "
+        + _lane_mask("n")
+        + "redux.sync.max.u32 b,b,m; @q st.global.u32 [a+124],b; mov.u32 b,%laneid; "
+        f"sub.u64 a,<ring>,{wire.LANE_HEADER_BYTES}; "
+        f"setp.ne.and.u32 q,f,0,r; not.pred e,p; and.pred q,q,e; mov.u32 t,{wire.CLOSED_MAGIC}; "
+        "@q st.global.v2.u32 [a],{f,t}; "
+    )
+    text = (
+        "{ .reg .pred p,r,e,q; .reg .u64 a,g,x,y; .reg .u32 n,f,w,b,s,t,m; mov.u64 x,%clock64; "
+        "mov.u64 y,%globaltimer; mov.u32 b,%laneid; setp.eq.u32 p,b,0; setp.gt.u64 r,<ring>,1; mov.u32 f,<off>; "
+        f"sub.u64 a,<ring>,{wire.REGION_HEADER_BYTES}; and.pred q,p,r; "
+        f"mov.u32 t,{wire.CLOSED_MAGIC}; mov.b64 {{n,m}},x; "
+        "@q st.global.v4.u32 [a+96],{f,t,n,m}; @q st.global.u64 [a+112],y; "
+        + (lanes if facts.lanes else "")
+        # no region although recording is on: 1
+        + "setp.eq.u64 q,<ring>,1; setp.ne.and.u32 q,f,0,q; @!q bra WT_DONE; "
+        + _lose(1)
+    )
+    return Asm(text, (), (("control", "i64"), ("kernel", "i64"), ("off", "i32"), ("ring", "i64")))
+
+
+def _lose(stride: int) -> str:
+    """PTX of close's end: counts the u32 ``f / stride`` events as lost and, where the table has room, says whose."""
+    return (
+        f"div.u32 n,f,{stride}; cvt.u64.u32 g,n; "
         "red.global.add.u64 [<control>+8],g; atom.global.add.u32 n,[<control>],1; "
         f"setp.ge.u32 q,n,{wire.LOST_CAPACITY}; @q bra WT_DONE; "
         + _lane_mask()
@@ -469,10 +564,8 @@ def close(facts: KernelFacts) -> Asm:
         f"st.global.v4.u32 [a+{wire.LOST_OFFSET}],{{s,b,m,t}}; "
         "mov.u64 g,%gridid; mov.b64 {s,t},g; mov.u32 n,%ctaid.x; mov.u32 m,%ctaid.y; "
         f"st.global.v4.u32 [a+{wire.LOST_OFFSET + 16}],{{s,t,n,m}}; "
-        f"mov.u32 s,%ctaid.z; mov.u32 t,{facts.stride}; st.global.v4.u32 [a+{wire.LOST_OFFSET + 32}],{{s,w,f,t}}; "
+        f"mov.u32 s,%ctaid.z; mov.u32 t,{stride}; st.global.v4.u32 [a+{wire.LOST_OFFSET + 32}],{{s,w,f,t}}; "
         f"mov.u32 s,%smid; st.global.u32 [a+{wire.LOST_OFFSET + 48}],s; "
         f"st.global.u64 [a+{wire.LOST_OFFSET + 56}],y; "
         "WT_DONE: }"
     )
-    ins = (("control", "i64"), ("region", "i64"), ("kernel", "i64"), ("off", "i32"), ("limit", "i32"))
-    return Asm(text, (), ins)

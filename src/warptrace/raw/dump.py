@@ -16,6 +16,7 @@ from ..wire import (
     CLOSED_MAGIC,
     LINK_SHIFT,
     PAYLOAD_BITS,
+    RING_MAGIC,
     SITE_MASK,
     PayloadType,
     unpack_block,
@@ -127,7 +128,9 @@ def _region_fields(header: np.void, stored: int) -> str:
     block = unpack_block(np.array([header["block"]]))[0]
     cluster = unpack_cluster(np.array([header["cluster"]]))[0]
     capacity = ",".join(str(int(n[0])) for n in unpack_capacity(np.array([header["capacity"]])))
+    kind = ["ring"] if int(header["magic"]) == RING_MAGIC else []
     facts = [
+        *kind,
         f"kernel {int(header['kernel_id']):016x}",
         f"grid_id {header['grid_id']}",
         f"cta {_dims(header['cta'])} warp {header['warp']} sm {header['sm']} capacity {capacity}",
@@ -152,7 +155,8 @@ def _slot_lines(name: str, slots: NDArray[np.void], sites: dict[int, Site]) -> I
         if code >> LINK_SHIFT:
             text += f" link {code >> LINK_SHIFT}"
         if site and site.payload != PayloadType.NONE and slots.dtype.itemsize == 16:
-            bits = int(slot["payload"]) & (0xFFFFFFFF if site.anchor else 2**64 - 1)
+            narrow = site.anchor or PAYLOAD_BITS[site.payload] <= 32  # above it, in rings, is what was there before
+            bits = int(slot["payload"]) & (0xFFFFFFFF if narrow else 2**64 - 1)
             text += f" payload {site.payload.name} {payload_value(site.payload, bits)} bits {bits:#x}"
         if site and site.anchor:
             text += f" globaltimer_lo {int(slot['payload']) >> 32}"

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..wire import REGION_ALIGN, REGION_MAGIC, SLOT8_DTYPE, SLOT16_DTYPE, STRIDES
+from ..wire import REGION_ALIGN, REGION_MAGIC, RING_MAGIC, SLOT8_DTYPE, SLOT16_DTYPE, STRIDES
 
 FORMAT_NAME = "warptrace-capture"
 MANIFEST_NAME = "manifest.json"
@@ -128,5 +128,6 @@ def valid_headers(headers: NDArray[np.void]) -> NDArray[np.bool_]:
     """Which of the (n,) REGION_DTYPE headers are well formed by themselves."""
     stride_ok = (headers["stride"] == STRIDES[0]) | (headers["stride"] == STRIDES[1])
     sizes_ok = ((headers["main_bytes"] | headers["lane_bytes"]) % REGION_ALIGN) == 0
-    ok: NDArray[np.bool_] = (headers["magic"] == REGION_MAGIC) & stride_ok & sizes_ok
+    magic_ok = (headers["magic"] == REGION_MAGIC) | (headers["magic"] == RING_MAGIC)
+    ok: NDArray[np.bool_] = magic_ok & stride_ok & sizes_ok
     return ok

@@ -9,7 +9,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..wire import CLOSED_MAGIC, LANE_HEADER_BYTES, REGION_ALIGN, REGION_DTYPE, REGION_HEADER_BYTES, unpack_capacity
+from ..wire import (
+    CLOSED_MAGIC,
+    LANE_HEADER_BYTES,
+    REGION_ALIGN,
+    REGION_DTYPE,
+    REGION_HEADER_BYTES,
+    RING_MAGIC,
+    events_led,
+    unpack_capacity,
+)
 from .format import (
     LANE_STREAM_DTYPE,
     REGION_OFFSET_FIELD,
@@ -116,9 +125,10 @@ def compact(piece: BankImage, found: FoundRegions) -> Iterator[CompactRegions]:
 
 
 def _groups(headers: NDArray[np.void]) -> list[I64]:
-    """Indices of the regions of each geometry (main_bytes, lane_bytes, stride), in order of first appearance."""
+    """Indices of the regions of each geometry (main_bytes, lane_bytes, stride, ring), in order of first appearance."""
     main, lane, stride = (headers[k].astype(np.int64) for k in ("main_bytes", "lane_bytes", "stride"))
-    key = (main // REGION_ALIGN) << 33 | (lane // REGION_ALIGN) << 8 | stride
+    ring = (headers["magic"] == RING_MAGIC).astype(np.int64)
+    key = (main // REGION_ALIGN) << 33 | (lane // REGION_ALIGN) << 8 | stride | ring
     if (key == key[0]).all():
         return [np.arange(len(key))]
     order = np.argsort(key, kind="stable")
@@ -142,16 +152,19 @@ def _compact_part(memory: U8, headers: NDArray[np.void]) -> CompactRegions:
     most_main, most_lane = unpack_capacity(headers["capacity"])
     main = memory[:, REGION_HEADER_BYTES : REGION_HEADER_BYTES + main_bytes]
     closed = headers["closed"] == CLOSED_MAGIC
-    stored, slots = _written(main, stride, closed, headers["advance"], most_main)
-    lanes, lane_slots = _compact_lanes(memory[:, REGION_HEADER_BYTES + main_bytes :], lane_bytes, stride, most_lane)
+    ring = int(headers["magic"][0]) == RING_MAGIC
+    stored, slots = _written(main, stride, closed, headers["advance"], most_main, ring)
+    behind = memory[:, REGION_HEADER_BYTES + main_bytes :]
+    lanes, lane_slots = _compact_lanes(behind, lane_bytes, stride, most_lane, ring)
     return CompactRegions(headers, stored, lanes, slots, lane_slots)
 
 
 def _written(
-    blocks: U8, stride: int, closed: NDArray[np.bool_], advance: NDArray[np.uint32], most: I64
+    blocks: U8, stride: int, closed: NDArray[np.bool_], advance: NDArray[np.uint32], most: I64, ring: bool
 ) -> tuple[NDArray[np.uint32], NDArray[np.void]]:
     """(stored (n,), slots) of n blocks of slots: the prefix whose codes are not 0, at most ``advance`` if closed, and
-    ``most`` bytes: what lies behind is what found no room."""
+    ``most`` bytes: what lies behind is what found no room. Of closed rings the oldest slot comes first; of others,
+    whose count is not known, the slots come as they lie."""
     capacity = blocks.shape[1] // stride
     whole = blocks[:, : capacity * stride]
     codes = whole.view("<u4")[:, 1 :: stride // 4]
@@ -161,14 +174,31 @@ def _written(
     else:
         stored = np.zeros(len(blocks), np.int64)
     stored = np.minimum(stored, most // stride)
-    stored = np.where(closed, np.minimum(stored, advance // stride), stored)
+    led = events_led(advance, stride, ring)
+    counted = closed & (stored * stride < most) if ring else closed
+    stored = np.where(counted, np.minimum(stored, led), stored)
     mask = np.arange(capacity) < stored[:, None]
-    slots = whole.view("<u8" if stride == 8 else "<c16")[mask]
+    words = whole.view("<u8" if stride == 8 else "<c16")
+    if ring:
+        words = _turned(words, stored, np.where(closed & ~counted, led % np.maximum(stored, 1), 0))
+    slots = words[mask]
     return stored.astype(np.uint32), slots.view(slot_dtype(stride))
 
 
+def _turned(words: NDArray[Any], count: I64, oldest: I64) -> NDArray[Any]:
+    """The rings' slots, words (n, slots), of which the first ``count`` are in use, from the ``oldest`` on."""
+    rows = np.flatnonzero(oldest)
+    if not len(rows):
+        return words
+    at, size = np.arange(words.shape[1]), count[rows, None]
+    index = np.where(at < size, (at + oldest[rows, None]) % np.maximum(size, 1), at)
+    words = words.copy()
+    words[rows] = np.take_along_axis(words[rows], index, axis=1)
+    return words
+
+
 def _compact_lanes(
-    memory: U8, lane_bytes: int, stride: int, most: I64
+    memory: U8, lane_bytes: int, stride: int, most: I64, ring: bool
 ) -> tuple[NDArray[np.void], NDArray[np.void]]:
     """(table, slots) of the lane blocks of regions, memory (n, 31 * lane_bytes), that led any event."""
     if lane_bytes == 0:
@@ -181,7 +211,7 @@ def _compact_lanes(
     head = rows[:, :LANE_HEADER_BYTES].copy().view("<u4")
     closed = head[:, 1] == CLOSED_MAGIC
     body = np.ascontiguousarray(rows[:, LANE_HEADER_BYTES:])
-    stored, slots = _written(_cut(body, stride), stride, closed, head[:, 0], most[region])
+    stored, slots = _written(_cut(body, stride), stride, closed, head[:, 0], most[region], ring)
     table = np.zeros(len(region), LANE_STREAM_DTYPE)
     table["region"], table["lane"], table["stored"] = region, lane + 1, stored
     table["advance"] = np.where(closed, head[:, 0], 0)

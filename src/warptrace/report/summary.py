@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..trace import Launch, Trace
+from .room import advice
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -72,7 +73,7 @@ class Summary:
     """What a run recorded. ``totals`` sums the rows; its duration is first entry to last exit of all launches.
     ``builds``: a line for each launched kernel whose registers or stack tracing changed; ``selections``: a line for
     each kernel of which only a part was recorded, or nothing; ``places``: processes and devices that had launches;
-    ``aligned``: how well several devices stand on one timeline."""
+    ``aligned``: how well several devices stand on one timeline; ``advice``: how to keep what was lost."""
 
     rows: tuple[LaunchRow, ...]
     totals: LaunchRow
@@ -83,6 +84,7 @@ class Summary:
     selections: tuple[str, ...] = ()
     places: tuple[str, ...] = ()
     aligned: str | None = None
+    advice: tuple[str, ...] = ()
 
     @property
     def heading(self) -> str:
@@ -110,6 +112,7 @@ def summarize(trace: Trace, outputs: Sequence[str] = ()) -> Summary:
         selections=selection_lines(trace),
         places=tuple(places.values()),
         aligned=_aligned(trace),
+        advice=advice(trace),
     )
 
 
@@ -265,5 +268,7 @@ def print_summary(summary: Summary, console: Console) -> None:
         line(f"problem: {text}", "yellow")
     if len(summary.problems) > MAX_PROBLEMS:
         line(f"... and {len(summary.problems) - MAX_PROBLEMS} more problems", "yellow")
+    for text in summary.advice:
+        line(text, "yellow")
     for path in summary.outputs:
         line(f"wrote {path}")

@@ -132,6 +132,7 @@ def _new_recorder() -> Recorder:
     set_level(options.log_level)
     dsl.arm()
     dsl.build_untraced(options.untraced_build)
+    dsl.keep_newest(options.keep_events == "last")
     made = Recorder(options, dsl.version())
     made.start(paused=options.window)
     if _window:

@@ -322,5 +322,7 @@ def _note(headers: NDArray[np.void], needs: dict[int, Need]) -> None:
     """Adds to ``needs`` what the regions of these (n,) headers used."""
     for kernel in np.unique(headers["kernel_id"]):
         mine = headers[headers["kernel_id"] == kernel]
-        need = Need(int(mine["advance"].max()), int(mine["lane_advance"].max()))
+        ring = mine["magic"] == wire.RING_MAGIC
+        most = (mine[name] * np.where(ring, mine["stride"].astype(np.int64), 1) for name in ("advance", "lane_advance"))
+        need = Need(*(int(n.max()) for n in most))
         needs[int(kernel)] = needs.get(int(kernel), Need()) | need

@@ -96,7 +96,13 @@ def automatic(layout: Layout, *, lanes: bool) -> RegionSize:
 
 
 def exact(record: KernelRecord, layout: Layout, events: int) -> RegionSize | None:
-    """Room for ``events`` events of each lane that may lead; None if no region can be so large."""
+    """Room for ``events`` events of each lane that may lead, in rings for the next power of two; None if no region can
+    be so large."""
+    if record.ring:
+        needed = _power_of_two(events * record.stride)
+        lane = _aligned(wire.LANE_HEADER_BYTES + needed) if record.lane_events else 0
+        fits = wire.region_bytes(_aligned(needed), lane) <= layout.slack_bytes
+        return RegionSize(wire.exact_main(needed), lane) if fits else None
     needed = events * record.stride + record.slack
     # The slots of a lane's block begin behind its header; a slot that would not be whole at its end is not used.
     trim = -wire.LANE_HEADER_BYTES % record.stride
@@ -118,12 +124,29 @@ def most_events(record: KernelRecord, layout: Layout) -> int:
 def learned(record: KernelRecord, layout: Layout, main: int, lane: int) -> RegionSize:
     """The size for a kernel whose warps were seen to advance by at most ``main`` and ``lane`` bytes: twice that, so
     that a warp may record twice as many events as any before it."""
+    if record.ring:
+        return _learned_ring(record, layout, main, lane)
     main_bytes = _aligned(2 * max(main, 8 * record.stride) + record.slack)
     lane_bytes = _aligned(2 * max(lane, 4 * record.stride) + record.slack + wire.LANE_HEADER_BYTES)
     most = layout.most_main_bytes
     if not record.lane_events:
         return RegionSize(min(main_bytes, most), 0)
     return RegionSize(min(main_bytes, most), min(lane_bytes, most // 32 // wire.REGION_ALIGN * wire.REGION_ALIGN))
+
+
+def _learned_ring(record: KernelRecord, layout: Layout, main: int, lane: int) -> RegionSize:
+    most = layout.most_main_bytes
+    main_bytes = max(min(_power_of_two(2 * max(main, 8 * record.stride)), wire.ring_bytes(most)), wire.REGION_ALIGN)
+    if not record.lane_events:
+        return RegionSize(main_bytes, 0)
+    most_lane = wire.ring_bytes(most // 32 - wire.LANE_HEADER_BYTES)
+    lane_ring = min(_power_of_two(2 * max(lane, 4 * record.stride)), most_lane)
+    return RegionSize(main_bytes, _aligned(wire.LANE_HEADER_BYTES + lane_ring))
+
+
+def _power_of_two(size: int) -> int:
+    """The least power of two that is not below ``size``."""
+    return 1 << (size - 1).bit_length()
 
 
 def _aligned(size: int) -> int:

@@ -29,6 +29,8 @@ NO_KEYWORDS = ("directory", "window", "selection")
 
 DEFAULT_DIRECTORY = "warptrace-output/raw"
 """Under the current folder, so that `warptrace postprocess warptrace-output` finds the captures."""
+KEEP_EVENTS = ("first", "last")
+"""Which events of a warp stay where it has more than room."""
 LOG_LEVELS = ("error", "warn", "info", "debug", "trace")
 
 MIN_BUFFER_BYTES = 16 << 20
@@ -75,6 +77,7 @@ class RuntimeOptions:
     ``untraced_build``: kernels are compiled a second time without events, to tell what tracing costs in registers.
     ``window``: recording begins off and follows ``warptrace.start``, ``stop`` and ``capture``.
     ``selection``: what is recorded.
+    ``keep_events``: one of KEEP_EVENTS, for kernels compiled from then on.
 
     Raises UsageError, naming the field, for a value that cannot be used.
     """
@@ -86,6 +89,7 @@ class RuntimeOptions:
     untraced_build: bool = False
     window: bool = False
     selection: Selection = Selection()
+    keep_events: str = "first"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "directory", os.path.abspath(self.directory))
@@ -98,6 +102,8 @@ class RuntimeOptions:
             )
         if self.log_level not in LOG_LEVELS:
             raise UsageError(f"log level {self.log_level!r} is unknown: choose one of {', '.join(LOG_LEVELS)}")
+        if self.keep_events not in KEEP_EVENTS:
+            raise UsageError(f"keep_events {self.keep_events!r} is unknown: choose one of {', '.join(KEEP_EVENTS)}")
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None) -> RuntimeOptions:
@@ -190,7 +196,7 @@ def _checked(name: str, value: Any, shown: str) -> Any:
         if not isinstance(value, bool):
             raise UsageError(f"{shown} must be true or false, not {value!r}")
         return value
-    wanted = str if name in ("directory", "log_level") else int
+    wanted = str if name in ("directory", "log_level", "keep_events") else int
     if not isinstance(value, wanted) or isinstance(value, bool):
         kind = "text" if wanted is str else "a whole number"
         raise UsageError(f"{shown} must be {kind}, not {value!r}")

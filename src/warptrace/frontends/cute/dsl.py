@@ -19,6 +19,7 @@ OLDEST = (4, 6)
 _lock = threading.Lock()
 _armed = False
 _untraced_builds = False
+_keep_newest = False
 
 
 def process_enabled() -> bool:
@@ -58,6 +59,12 @@ def build_untraced(on: bool) -> None:
     """Whether modules with events are compiled a second time without them, for the build records of their kernels."""
     global _untraced_builds
     _untraced_builds = on
+
+
+def keep_newest(on: bool) -> None:
+    """Whether kernels traced from now on keep the newest events of each warp, not the first."""
+    global _keep_newest
+    _keep_newest = on
 
 
 def frontend_next() -> bool:
@@ -113,7 +120,7 @@ def _finalize(owner: Any, module: Any, function_name: str) -> None:
     from .lower import finalize
 
     untraced = build.untraced_copy(module) if _untraced_builds else None
-    records = finalize(module, _arch(owner))
+    records = finalize(module, _arch(owner), ring=_keep_newest)
     if records:
         build.expect(module, records, untraced)
 

@@ -84,19 +84,20 @@ class Group:
     maybe_none: bool
 
 
-def finalize(module: Any, arch: str) -> list[KernelRecord]:
-    """Lowers every kernel of ``module`` that holds events. Returns their records.
+def finalize(module: Any, arch: str, *, ring: bool = False) -> list[KernelRecord]:
+    """Lowers every kernel of ``module`` that holds events. Returns their records. ``ring``: they keep their newest
+    events, not their first.
 
     Announces each kernel to :mod:`warptrace.registry`. Raises WarptraceError if a kernel has too many sites.
     """
     with contained(module):
-        lowered = _lower_kernels(module, arch)
+        lowered = _lower_kernels(module, arch, ring)
     for record in lowered:
         registry.announce(record)
     return lowered
 
 
-def _lower_kernels(module: Any, arch: str) -> list[KernelRecord]:
+def _lower_kernels(module: Any, arch: str, ring: bool) -> list[KernelRecord]:
     lowered = []
     selection = registry.selection()
     for kernel in kernels(module):
@@ -108,7 +109,7 @@ def _lower_kernels(module: Any, arch: str) -> list[KernelRecord]:
         _drop_ends_of_nothing(kernel)
         events = _collect(kernel)
         if events or (selection.lifetimes and selection.wants(symbol(kernel))):
-            lowered.append(_lower_kernel(kernel, events, arch, selection.of(symbol(kernel))))
+            lowered.append(_lower_kernel(kernel, events, arch, selection.of(symbol(kernel)), ring and bool(events)))
         else:
             registry.announce_without_events(symbol(kernel))
     hidden.rewrite_launches(module, {record.symbol: record.kernel_id for record in lowered})
@@ -173,7 +174,9 @@ def _int_attribute(op: Any, name: str) -> int:
     return int(ir.IntegerAttr(op.attributes[name]).value)
 
 
-def _lower_kernel(kernel: Any, events: list[Event], arch: str, selection: KernelSelection) -> KernelRecord:
+def _lower_kernel(
+    kernel: Any, events: list[Event], arch: str, selection: KernelSelection, ring: bool
+) -> KernelRecord:
     _check_payloads(events)
     balance.check(kernel, {e.op: e for e in events})
     uniform = Uniformity(kernel)
@@ -184,19 +187,20 @@ def _lower_kernel(kernel: Any, events: list[Event], arch: str, selection: Kernel
     table = {e.site: Site(e.site, e.kind, e.name, e.payload, e.file, e.line, e.anchor) for e in events}
     sites = tuple(table.values())
     facts = ptx.KernelFacts(
-        kernel_id=kernel_id(symbol(kernel), sites, selection),
+        kernel_id=kernel_id(symbol(kernel), sites, selection, ring=ring),
         stride=stride,
         lanes=lanes,
-        slack=max((len(g.events) for g in groups), default=0) * stride,
+        slack=0 if ring else max((len(g.events) for g in groups), default=0) * stride,
         clusters=_has_clusters(arch),
         wide=bool(events) and not lanes and uniform.whole_warps(),
         selection=None if selection.everything else selection,
+        ring=ring,
     )
     most = _most_events(kernel, events)
-    _Lowering(kernel, facts, groups, uniform).run()
+    (_RingLowering if ring else _Lowering)(kernel, facts, groups, uniform).run()
     return KernelRecord(
         facts.kernel_id, symbol(kernel), symbol(kernel), arch, stride, facts.slack, lanes, most, sites,
-        selection=selection,
+        selection=selection, ring=ring,
     )  # fmt: skip
 
 
@@ -372,14 +376,17 @@ class _Lowering:
         with point, ir.Location.unknown():
             self._kernel_id = constant(self._facts.kernel_id, "i64")
             operands = {"control": self._chosen, "region": self._region, "kernel": self._kernel_id, **self._claim}
-            opened = emit(ptx.open_region(self._facts), operands)
-            self._limit = opened["limit"]
-            self._has_region = arith.cmpi(arith.CmpIPredicate.ugt, self._limit, constant(1, "i32"))
-            self._advance(opened["off"])
+            self._opened(emit(ptx.open_region(self._facts), operands))
             if self._facts.lanes and any(g.together for g in self._groups):
                 self._lane_zero = emit(ptx.lane_zero(), {}, side_effects=False)["lead"]
             if self._facts.wide:
                 self._record_lanes = emit(ptx.record_lanes(), {}, side_effects=False)
+
+    def _opened(self, opened: dict[str, Any]) -> None:
+        """Cursor and limit, as ``open`` gave them."""
+        self._limit = opened["limit"]
+        self._has_region = arith.cmpi(arith.CmpIPredicate.ugt, self._limit, constant(1, "i32"))
+        self._advance(opened["off"])
 
     def _close(self, terminator: Any) -> None:
         with ir.InsertionPoint(terminator), ir.Location.unknown():
@@ -388,8 +395,12 @@ class _Lowering:
             operands = {"control": self._control, "region": self._region, "kernel": kernel}
             emit(ptx.close(self._facts), {**operands, "off": off, "limit": self._limit})
 
+    @property
+    def _step(self) -> int:
+        """What an event moves the cursor by."""
+        return self._facts.stride
+
     def _group(self, group: Group) -> None:
-        stride = self._facts.stride
         first, last = group.events[0], group.events[-1]
         with ir.InsertionPoint(first.op), first.op.location:
             off = llvm.load(int_type("i32"), self._cursor, alignment=4)
@@ -404,7 +415,7 @@ class _Lowering:
         for index, event in enumerate(group.events):
             self._event(event, index, off, slot, store, grouped=len(group.events) > 1)
         with ir.InsertionPoint(last.op), last.op.location:
-            step = constant(len(group.events) * stride, "i32")
+            step = constant(len(group.events) * self._step, "i32")
             if moves is not None:
                 step = arith.select(moves, step, constant(0, "i32"))
             self._advance(arith.addi(off, step))
@@ -424,36 +435,37 @@ class _Lowering:
 
     def _event(self, event: Event, index: int, off: Any, slot: Any, store: Any, *, grouped: bool) -> None:
         with ir.InsertionPoint(event.op), event.op.location:
-            bits = event.payload_bits
-            width = None if bits is None else f"i{bits.type.width}"
-            end = event.kind == EventKind.END
-            operands = {"slot": slot, "control": self._control, "store": store, "code": constant(event.site, "i32")}
-            if bits is not None:
-                operands["payload"] = bits
-            if end:
-                operands["token"] = event.token
-            stride, anchor, sparing = self._facts.stride, event.anchor, self._facts.selection is not None
-            if not self._facts.wide:
-                emit(ptx.event(index, stride, width, end=end, anchor=anchor, sparing=sparing), operands)
-            elif bits is not None and not self._uniform.value(bits):  # lane 0's counts: the others have their own
-                operands["store"] = arith.andi(store, self._record_lanes["clock"])
-                emit(ptx.event(index, stride, width, end=end, anchor=anchor, sparing=sparing), operands)
-            else:
-                self._wide_event(event, index, width, operands, grouped)
+            self._record(event, index, slot, store, event.token if event.kind == EventKind.END else None, grouped)
             if event.kind == EventKind.START:
                 plain_value(event.op.results[0]).replace_all_uses_with(self._token(off, index))
 
-    def _wide_event(self, event: Event, index: int, width: str | None, operands: dict[str, Any], grouped: bool) -> None:
-        end, anchor = event.kind == EventKind.END, event.anchor
-        lanes = self._record_lanes
-        count = "four" if anchor or width == "i64" else "two" if width is None else "three"
-        named = {"isclock": lanes["clock"], "iscode": lanes["code"], "last": lanes["last"]}
-        store = arith.andi(operands["store"], lanes[count])
-        sparing = self._facts.selection is not None
-        text = ptx.wide_event(
-            index, self._facts.stride, width, end=end, anchor=anchor, grouped=grouped, sparing=sparing
-        )
-        emit(text, {**operands, **named, "store": store})
+    def _record(self, event: Event, index: int, slot: Any, store: Any, token: Any | None, grouped: bool) -> None:
+        bits = event.payload_bits
+        width = None if bits is None else f"i{bits.type.width}"
+        operands = {**self._address(slot), "store": store, "code": constant(event.site, "i32")}
+        if bits is not None:
+            operands["payload"] = bits
+        if token is not None:
+            operands["token"] = token
+        stride = self._facts.stride
+        facts = {"linked": token is not None, "anchor": event.anchor, "ring": self._facts.ring}
+        facts["sparing"] = self._facts.selection is not None
+        if not self._facts.wide:
+            emit(ptx.event(index, stride, width, **facts), operands)
+        elif bits is not None and not self._uniform.value(bits):  # lane 0's counts: the others have their own
+            operands["store"] = arith.andi(store, self._record_lanes["clock"])
+            emit(ptx.event(index, stride, width, **facts), operands)
+        else:
+            lanes = self._record_lanes
+            count = "four" if event.anchor or width == "i64" else "two" if width is None else "three"
+            named = {"isclock": lanes["clock"], "iscode": lanes["code"], "last": lanes["last"]}
+            store = arith.andi(store, lanes[count])
+            text = ptx.wide_event(index, stride, width, grouped=grouped, **facts)
+            emit(text, {**operands, **named, "store": store})
+
+    def _address(self, slot: Any) -> dict[str, Any]:
+        """The operands that tell an event where its slot is."""
+        return {"slot": slot, "control": self._control}
 
     def _token(self, off: Any, index: int) -> Any:
         slot = off if index == 0 else arith.addi(off, constant(index * self._facts.stride, "i32"))
@@ -461,6 +473,60 @@ class _Lowering:
         if self._broadcast:
             link = emit(ptx.broadcast(), {"value": link})["all"]
         return link
+
+
+class _RingLowering(_Lowering):
+    """The same where the newest events are kept: no slots behind each other, since the next may be the ring's first.
+
+    The cursor counts events, and a slot is its number in the ring. A start carries its own tag (see
+    :mod:`warptrace.wire`).
+    """
+
+    @property
+    def _step(self) -> int:
+        return 1
+
+    def _opened(self, opened: dict[str, Any]) -> None:
+        self._ring, self._mask = opened["ring"], opened["mask"]
+        self._has_region = arith.cmpi(arith.CmpIPredicate.ugt, self._ring, constant(1, "i64"))
+        self._advance(constant(0, "i32"))
+
+    def _close(self, terminator: Any) -> None:
+        with ir.InsertionPoint(terminator), ir.Location.unknown():
+            off = llvm.load(int_type("i32"), self._cursor, alignment=4)
+            kernel = constant(self._facts.kernel_id, "i64")
+            emit(ptx.close(self._facts), {"control": self._control, "kernel": kernel, "off": off, "ring": self._ring})
+
+    def _advance(self, off: Any) -> None:
+        llvm.store(off, self._cursor, alignment=4)
+        llvm.store(self._place(off), self._slot, alignment=4)
+
+    def _place(self, off: Any) -> Any:
+        return arith.andi(off, self._mask)
+
+    def _address(self, slot: Any) -> dict[str, Any]:
+        return {"slot": slot, "ring": self._ring}
+
+    def _event(self, event: Event, index: int, off: Any, slot: Any, store: Any, *, grouped: bool) -> None:
+        with ir.InsertionPoint(event.op), event.op.location:
+            if index:
+                off = arith.addi(off, constant(index, "i32"))
+                slot = self._place(off)
+            if event.kind == EventKind.START:
+                own = self._tag(off)
+                everyones = emit(ptx.broadcast(), {"value": own})["all"] if self._broadcast else own
+                plain_value(event.op.results[0]).replace_all_uses_with(everyones)
+                self._record(event, 0, slot, store, own, grouped)
+            else:
+                self._record(event, 0, slot, store, event.token if event.kind == EventKind.END else None, grouped)
+
+    def _tag(self, off: Any) -> Any:
+        """The token of a start at cursor ``off``: its tag."""
+        token = arith.shli(off, constant(wire.LINK_SHIFT, "i32"))
+        if not self._facts.lanes:
+            return token
+        number = arith.andi(token, constant(((1 << wire.TAG_LANE_SHIFT) - 1) << wire.LINK_SHIFT, "i32"))
+        return arith.ori(number, emit(ptx.lane_tag(), {}, side_effects=False)["bits"])
 
 
 def _after(op: Any) -> Any:

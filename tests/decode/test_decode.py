@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from fractions import Fraction
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from fake_device import EPOCH_NS, FakeDevice, FakeKernel, FakeWarp, write_captur
 
 from warptrace import wire
 from warptrace.decode import decode
+from warptrace.export import write_iket_json
 from warptrace.raw import Capture, read_capture
 from warptrace.trace import RANGE_STACK, RANGE_TOKEN, Problem, Trace
 from warptrace.wire import EventKind, PayloadType
@@ -640,6 +642,30 @@ def test_replays_of_which_nothing_but_loss_is_left(tmp_path: Path) -> None:
         (0, 2, ("graph_exec_1", 1)),
         (0, 2, ("graph_exec_1", 2)),
     ]
+
+
+def test_graph_nodes_of_two_processes_and_devices_do_not_meet(tmp_path: Path) -> None:
+    """All have grid id 9: in JSON each replay of each node is an entry of its own."""
+    kernel = FakeKernel("k")
+    kernel.mark("m")
+    captures = []
+    for pid in (10, 11):
+        devices = [FakeDevice(k, bank_bytes=1 << 16) for k in (0, 1)]
+        for device in devices:
+            for start in (0, 100_000):
+                device.launch(kernel, two_warps(kernel, start), block=(64, 1, 1), grid_id=9)
+        captures.append(read_capture(write_capture(tmp_path / str(pid), devices, [kernel], pid=pid)))
+    trace = decode(captures)
+    found = {(x.process, x.device, x.graph) for x in trace.launches}
+    places = [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert found == {(*place, (f"graph_exec_{i}", k)) for i, place in enumerate(places, 1) for k in (0, 1)}
+    write_iket_json(trace, tmp_path / "trace.json")
+    data = json.loads((tmp_path / "trace.json").read_text())
+    assert data["launches"] == []
+    entries = {key: [x["warptrace"] for x in launches] for key, launches in data["graphLaunches"].items()}
+    assert {key: [(x["process"], x["device"]) for x in launches] for key, launches in entries.items()} == {
+        f"graph_exec_{i}:{k}": [place] for i, place in enumerate(places, 1) for k in (0, 1)
+    }
 
 
 @pytest.mark.parametrize("seen", [1, 2])

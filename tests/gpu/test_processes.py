@@ -107,6 +107,7 @@ def test_a_launch_stands_between_the_hosts_looks_at_its_clock(tmp_path: Path, fi
     (aligned,) = trace.meta["alignment"]
     figure("drift (ppm), uncertainty", [aligned["drift_ppm"], aligned["drift_uncertainty_ppm"]])
     doubt = host["uncertainty_ns"] + 50e-6 * (brackets[-1][1] - brackets[0][0])
+    doubt += max(launch.clock_uncertainty_ns for launch in trace.launches)
     for launch, (before, after) in zip(trace.launches, brackets, strict=True):
         assert before - doubt <= host["unix_ns"] + launch.start_ns <= host["unix_ns"] + launch.end_ns <= after + doubt
 
@@ -124,6 +125,7 @@ def judged(done: Run, folder: Path, figure: Figure, name: str) -> dict[str, Any]
     figure(f"{name}: uncertainty of Unix time, of each device (ns)",
            [host["uncertaintyNs"], [one["uncertaintyNs"] for one in extension["alignment"]]])  # fmt: skip
     launches = [launch["warptrace"] for launch in data["launches"]]
+    doubt += max(launch["clockUncertaintyNs"] for launch in launches)
     assert [len(one["times"]) for one in told.values()] == [10, 10]
     assert len(launches) == 20
     brackets = {pid: iter(one["times"]) for pid, one in told.items()}

@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from warptrace.cli import parse
@@ -63,6 +63,7 @@ DEFAULTS = {
 }
 
 
+@settings(deadline=None)  # a parser of all verbs is built for each
 @given(st.lists(st.sampled_from(sorted(OPTIONS)), unique=True), st.data())
 def test_each_option_means_the_same_on_both_sides_of_the_verb(names: list[str], data: st.DataObject) -> None:
     sides: tuple[list[str], list[str]] = ([], [])

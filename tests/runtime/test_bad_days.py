@@ -199,6 +199,15 @@ def test_a_program_that_closes_all_descriptors_can_still_be_terminated(tmp_path:
     assert (tmp_path / "theirs").read_text() == ""
 
 
+def test_without_outputs_an_unclosed_capture_is_named(tmp_path: Path) -> None:
+    done = profile(tmp_path, "steps.launch()\nos.kill(os.getpid(), signal.SIGABRT)\n")
+    assert done.returncode == 128 + 6, done.stderr
+    pid = capture_of(tmp_path).name.removeprefix("pid_")
+    assert f"warptrace: warning: pid {pid} did not close its capture" in done.stderr
+    trace = warptrace.load(tmp_path / "run")
+    assert problems(trace) == [("unclosed_capture", 1), ("lost_launches", 1)]
+
+
 @pytest.mark.parametrize("number", [9, 11])
 def test_a_death_that_nobody_sees_coming_is_counted(tmp_path: Path, number: int) -> None:
     """What was saved before stays; of the rest the number of launches is said, exactly."""
@@ -260,6 +269,29 @@ def test_forked_children_record_for_themselves(tmp_path: Path) -> None:
     assert [len(x.launches) for x in (child, grandchild)] == [2, 4]
     assert problems(child) == problems(grandchild) == []
     assert len(parent.launches) + sum(p.count for p in parent.problems if p.kind == "lost_launches") == 3
+
+
+def test_children_of_multiprocessing_save_what_they_recorded(tmp_path: Path) -> None:
+    """They leave by os._exit; a pool's are terminated."""
+    body = """
+    import multiprocessing
+    def work(n):
+        fake_gpu.forked()
+        kernel = fake_gpu.Kernel("childs")
+        for _ in range(n): kernel.launch()
+        return n
+    fork = multiprocessing.get_context("fork")
+    children = [fork.Process(target=work, args=(n,)) for n in (1, 2)]
+    for child in children: child.start()
+    for child in children: child.join()
+    assert [child.exitcode for child in children] == [0, 0]
+    with fork.Pool(1) as pool:
+        assert pool.map(work, [3]) == [3]
+    """
+    done = profile(tmp_path, body)
+    assert done.returncode == 0, done.stderr
+    assert sorted(len(x.launches) for x in captures(tmp_path).values()) == [0, 1, 2, 3]
+    assert [problems(x) for x in captures(tmp_path).values()] == [[]] * 4
 
 
 def test_a_child_that_is_terminated_does_not_take_its_parent_along(tmp_path: Path) -> None:

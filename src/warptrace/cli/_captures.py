@@ -24,6 +24,11 @@ def wait_for_processes(raw: Path, seconds: float = 5.0) -> None:
         warn(f"still running after the command ended: pid {pids}; what they record from now on is not in the result")
 
 
+def unclosed(raw: Path) -> list[str]:
+    """Pids whose processes have not closed their capture."""
+    return [path.name.removeprefix("pid_") for path in captures_in(raw) if not _closed(path)]
+
+
 def _running_pids(raw: Path) -> list[int]:
     """Processes that are alive and have not closed their capture."""
     open_captures = (path for path in captures_in(raw) if not _closed(path))

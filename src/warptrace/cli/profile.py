@@ -24,7 +24,7 @@ from ..rundir import RAW_DIR, RUN_FILE, RunDirectory, default_name, write_run
 from ..runtime.options import KEEP_EVENTS, LOG_LEVELS, RuntimeOptions, format_size
 from ..selection import Selection, load_cluster_config
 from ._args import Gather, Parser, cluster, positive_int, size, warps, whole_number
-from ._captures import captures_in, wait_for_processes
+from ._captures import captures_in, unclosed, wait_for_processes
 from ._child import child_environment, run_command
 from ._messages import note, print_summaries, shown, warn
 from ._overhead import LIFETIMES_DIR, OVERHEAD_FILE, lifetimes_options, report_overhead
@@ -399,6 +399,9 @@ def _report(
         raw = place / RAW_DIR
         for line in why_nothing_recorded(captures_in(raw), armed_processes(raw)):
             warn(line)
+    if request.postprocess == "none":  # no summary tells
+        for pid in unclosed(place / RAW_DIR):
+            warn(f"pid {pid} did not close its capture: the outputs, or `warptrace report`, tell what is missing")
     if place != directory.final:
         warn(f"{shown(directory.final)} was left as it is: this run did not succeed, or it appeared meanwhile")
     note(f"results in {shown(place)}" + "".join(f"\n  {shown(place / name)}" for name in result.outputs))

@@ -19,6 +19,7 @@ import time
 import weakref
 from collections.abc import Mapping
 from datetime import datetime, timezone
+from functools import cache
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
@@ -60,7 +61,7 @@ class Session:
         self._given = dict(options)
         self._pid = 0
         self._block = False
-        self._guarded = self._ending = self._ended = False
+        self._begun = self._guarded = self._ending = self._ended = False
         self._recording: _Recording | None = None
         RuntimeOptions.from_keywords("", self._given)  # its faults come before anything is made
 
@@ -125,10 +126,11 @@ class Session:
             _close(self)
             self._pid = 0
             raise
+        self._begun = True
 
     def _join_whole(self) -> None:
         if self._output is not None:
-            log("warn", f"nothing is written to {self._output}: this process is recorded as a whole")
+            _say_unwritten(os.fspath(self._output))
         autostart.open_window()
 
     def _end(self, *, failed: bool, patience_s: float | None = None) -> None:
@@ -165,14 +167,19 @@ def start(output: str | os.PathLike[str] | None, *, clobber: bool, options: Mapp
 
 def stop() -> Session:
     """Ends the session that ``start`` began. Raises UsageError where there is none."""
-    with _lock:
-        session = _open
-    if session is None:
+    session = _open
+    if session is None or not session._begun:
         raise UsageError("no session is open in this process: call warptrace.start first")
     if session._block:
         raise UsageError(f"the session that began at {session.began} is a block: leave it instead of warptrace.stop()")
     session._end(failed=False)
     return session
+
+
+@cache
+def _say_unwritten(output: str) -> None:
+    """Once: a program may ask for it again and again."""
+    log("warn", f"nothing is written to {output}: this process is recorded as a whole")
 
 
 class _Recording:
@@ -358,7 +365,7 @@ def _at_exit() -> None:
 def _end_open(patience_s: float | None = None) -> None:
     """A session that is open when the process ends is ended and written."""
     session = _open
-    if session is not None:
+    if session is not None and session._begun:
         log("info", f"the session that began at {session.began} is open at the end of the process: it ends now")
         try:
             session._end(failed=False, patience_s=patience_s)

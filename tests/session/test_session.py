@@ -398,6 +398,30 @@ def test_stop_of_nothing_and_of_a_block() -> None:
     assert launched(c.trace) == [1]
 
 
+def test_stop_while_another_thread_is_only_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is no session yet: what begins then is a session that stop ends later."""
+    beginning, go_on = threading.Event(), threading.Event()
+    begin = Recorder.start
+
+    def slowly(self: Recorder, **options: Any) -> None:
+        beginning.set()
+        assert go_on.wait(20)
+        begin(self, **options)
+
+    monkeypatch.setattr(Recorder, "start", slowly)
+    thread = threading.Thread(target=lambda: warptrace.start(**SMALL))
+    thread.start()
+    assert beginning.wait(20)
+    with pytest.raises(UsageError, match="no session is open"):
+        warptrace.stop()
+    with pytest.raises(UsageError, match="is open already"):
+        warptrace.start(**SMALL)
+    go_on.set()
+    thread.join()
+    run(1)
+    assert launched(warptrace.stop().trace) == [1]
+
+
 def test_a_session_is_not_used_twice() -> None:
     c = warptrace.capture(**SMALL)
     with c:

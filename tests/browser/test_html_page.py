@@ -14,6 +14,8 @@ from waiting import until
 
 from warptrace.export.html import write_html
 from warptrace.export.html.rows import timeline_rows
+from warptrace.flows import Flow
+from warptrace.report.report import build
 from warptrace.report.stats import analyze
 from warptrace.trace import Trace
 from warptrace.wire import PayloadType as P
@@ -355,11 +357,52 @@ def test_another_launch(look: Any, gemm: Trace, gemm_page: Path) -> None:
     assert page.locator("#later").is_disabled()
     page.select_option("#launch", "all")
     assert page.evaluate("warptrace.timeline.high") == gemm.launches[1].end_ns
+    page.keyboard.press("2")
+    assert page.evaluate("warptrace.timeline.layout.count") == 2  # a row a launch, closed
+    box = page.locator("#rows").bounding_box()
+    page.mouse.click(box["x"] + 30, box["y"] + 30)
+    assert page.evaluate("warptrace.timeline.layout.count") == 2 + 2 * 8
+    page.mouse.dblclick(x_of(page, gemm.launches[1].start_ns), box["y"] + 30)
+    assert span(page)[0] > gemm.launches[1].start_ns - 1000
+    page.keyboard.press("1")
     page.get_by_role("button", name="Launch 2").click()
     assert page.evaluate("warptrace.page.launch") == 1
     address = page.url
     again = ready(look(address))
     assert again.evaluate("warptrace.page.launch") == 1
+
+
+def test_findings_stand_first(look: Any, gemm: Trace, gemm_page: Path) -> None:
+    page = ready(look(gemm_page.as_uri()))
+    findings = [finding.text for finding in build(gemm, [0]).details[0].findings]
+    assert findings and page.locator("#summary ul").first.locator("li").all_inner_texts() == findings
+
+
+def test_a_selected_range_shows_what_feeds_it(look: Any, tmp_path: Path) -> None:
+    script = TraceScript()
+    launch = script.launch()
+    producer, consumer = (script.warp(launch, 0, 1000, warp=number, sm=3) for number in range(2))
+    for step in range(3):
+        producer.push(100 + 200 * step, "load", (P.I32, step))
+        producer.pop(120 + 200 * step)
+        consumer.push(130 + 200 * step, "wait", (P.I32, step))
+        consumer.pop(190 + 200 * step)
+    write_html(script.build(), tmp_path / "page.html", flows=(Flow("load", "wait"),))
+    page = ready(look((tmp_path / "page.html").as_uri() + "#part=timeline"))
+    page.wait_for_timeout(100)
+    box = page.locator("#rows").bounding_box()
+    row = page.evaluate("warptrace.timeline.layout.y[warptrace.timeline.layout.find(3, 1)]") + box["y"] + 5 + 8
+    between = x_of(page, 150), row - 20  # where the arrow crosses, below the producer's row
+    before = pixel(page, *between)
+    page.mouse.click(x_of(page, 160), row)
+    page.wait_for_timeout(100)
+    assert facts(page, "#details")["fed by"] == "load, 180 cycles from start to end"
+    column = [pixel(page, x_of(page, 145), y) for y in range(int(row) - 24, int(row))]
+    accent = page.evaluate("getComputedStyle(document.documentElement).getPropertyValue('--c-accent')").split()
+    assert [int(c) for c in accent] in column and before != [int(c) for c in accent]
+    page.focus("#scroll")
+    page.keyboard.press("g")
+    assert facts(page, "#details")["feeds"] == "wait, 180 cycles from start to end"
 
 
 def test_a_cta_of_the_overview_opens_in_the_timeline(look: Any, gemm: Trace, gemm_page: Path) -> None:

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from random_traces import random_traces
 from traces import TraceScript
 
+import warptrace
 from warptrace.errors import WarptraceError
 from warptrace.export.html import write_html
 from warptrace.export.html.columns import column
@@ -25,6 +26,8 @@ from warptrace.export.html.histogram import PER_DOUBLING, ZERO, bin_of, histogra
 from warptrace.export.html.rows import timeline_rows
 from warptrace.export.html.sample import choose
 from warptrace.export.payload import texts
+from warptrace.flows import Flow
+from warptrace.report.report import build
 from warptrace.report.stats import analyze
 from warptrace.trace import RANGE_STACK, Problem, Trace
 from warptrace.wire import PAYLOAD_BITS, PayloadType
@@ -333,6 +336,46 @@ def test_waits_are_those_of_the_report(tmp_path: Path) -> None:
     trace = script.build()
     assert written(trace, tmp_path).facts["waits"] == [1]
     assert analyze(trace).waits == (False, True, False)
+
+
+def test_findings_are_those_of_the_report(tmp_path: Path) -> None:
+    trace = warptrace.load(Path(__file__).parents[1] / "fixtures" / "h200_gemm_512")
+    report = build(trace, [0, 1])
+    found = [one["findings"] for one in written(trace, tmp_path).facts["details"]]
+    assert found == [[finding.text for finding in detail.findings] for detail in report.details]
+    assert any(found)
+
+
+def fed() -> Trace:
+    """Two CTAs in each of which a warp loads for two others, in the order of the payload."""
+    script = TraceScript()
+    launch = script.launch(grid=(2, 1, 1))
+    for cta in range(2):
+        producer, *consumers = (
+            script.warp(launch, 0, 1000, cta=(cta, 0, 0), warp=number, sm=cta) for number in range(3)
+        )
+        for step in range(4):
+            producer.push(100 * step, "load", (PayloadType.I32, step))
+            producer.pop(100 * step + 10)
+            for late, warp in enumerate(consumers, 1):
+                warp.push(100 * step + 50 * late, "wait", (PayloadType.I32, step))
+                warp.pop(100 * step + 50 * late + 5)
+    return script.build()
+
+
+@pytest.mark.parametrize("most", [1000, 13])
+def test_flows_name_the_ranges_of_the_page(most: int, tmp_path: Path) -> None:
+    trace, flow = fed(), Flow("load", "wait")
+    page = written(trace, tmp_path, flows=(flow,), max_slices=most)
+    names, starts = page.column("ranges.name"), page.column("ranges.start_ns")
+    warps = page.column("ranges.warp")
+    source, target = page.column("flows.source"), page.column("flows.target")
+    assert len(source) == (16 if most == 1000 else 8)
+    assert {trace.strings[i] for i in names[source]} == {"load"}
+    assert {trace.strings[i] for i in names[target]} == {"wait"}
+    assert (warps[source] // 3 == warps[target] // 3).all()  # of one CTA
+    assert set((starts[target] - starts[source]).tolist()) == {50, 100}
+    assert page.facts["details"][0]["flows"][0]["pairs"] == 16
 
 
 # -------------------------------------------------------------------------------------------------- what is not in it

@@ -173,6 +173,7 @@ class Page {
     if (!details.length) node.append(make("p", { class: "soft" }, "Of each kernel and shape the launch of median duration was analysed: "
       + "this one was not. Its timeline, its distributions and its SMs are here."));
     if (launches.length > 1) node.append(make("h2", {}, "Launches"), this.launchTable());
+    if (facts.builds.length) node.append(make("h2", {}, "What tracing changed in the code"), make("ul", {}, ...facts.builds.map((text) => make("li", {}, text))));
     if (facts.problems.length) {
       node.append(make("h2", {}, "Problems in the data"), table("What is not as it should be, with counts", [
         { title: "kind", text: (p) => p.kind }, { title: "count", number: true, value: (p) => p.count, text: (p) => grouped(p.count) },
@@ -203,8 +204,10 @@ class Page {
     ], launches.map((_, i) => i), { onrow: (i) => this.choose(i) });
   }
 
-  roles({ launch, roles, critical, placement }, several) {
-    const out = [make("h2", {}, several ? `Roles in launch ${launch.number}` : "Roles")], { painter } = this.timeline;
+  roles({ launch, roles, critical, placement, findings, flows }, several) {
+    const out = [], { painter } = this.timeline, of = several ? ` in launch ${launch.number}` : "";
+    if (findings.length) out.push(make("h2", {}, `Findings${of}`), make("ul", {}, ...findings.map((text) => make("li", {}, text))));
+    out.push(make("h2", {}, `Roles${of}`));
     const bars = make("div", { class: "role" });
     const pixelOf = (role) => css(roleColour(role.role, 0, false, getComputedStyle(document.documentElement).getPropertyValue("--dark").trim() === "1"));
     for (const role of roles) {
@@ -231,10 +234,21 @@ class Page {
       cycles("mean", "mean"), cycles("p50", "p50"), cycles("p95", "p95"), cycles("p99", "p99"), cycles("max", "max"),
       { title: "mean ns", number: true, value: (row) => row.mean_ns, text: (row) => row.mean_ns.toFixed(row.mean_ns < 100 ? 1 : 0) },
     ], rows, { sortBy: 3 }));
+    if (flows.length) out.push(this.flowTable(flows));
     const p = placement;
     out.push(make("p", { class: "soft" }, `${grouped(p.ctas)} CTAs on ${p.sms_used}${p.sm_count ? ` of ${p.sm_count}` : ""} SMs, at most ${p.resident_per_sm} at once on one:`
       + ` ${p.waves.toFixed(2)} waves. First CTAs begin within ${exactly(p.start_skew.max_ns)}; the tail takes ${exactly(p.tail_ns)}, in which ${percent(p.tail_share)} of all SM time stood idle.`));
     return out;
+  }
+
+  flowTable(flows) {
+    const cycles = (key, title) => ({ title, number: true, value: (row) => row[key], text: (row) => grouped(row[key]) });
+    return table("Flows, in SM cycles from the start of a source to the end of a target that it feeds. Exposed: the part in which the target was open.", [
+      { title: "flow", text: (row) => `${row.source} → ${row.target}` }, cycles("pairs", "pairs"),
+      { title: "mean", number: true, value: (row) => row.total / row.pairs, text: (row) => (row.pairs ? grouped(row.total / row.pairs) : "") },
+      { title: "exposed", number: true, value: (row) => row.exposed, text: (row) => (row.total ? percent(row.exposed / row.total) : "") },
+      cycles("p50", "p50"), cycles("p95", "p95"), cycles("p99", "p99"), cycles("max", "max"), cycles("unfed", "unfed"), cycles("unused", "unused"),
+    ], flows);
   }
 
   named(row, painter) {
@@ -336,7 +350,10 @@ class Page {
 
   told(what, value) {
     const { timeline, model } = this;
-    if (what === "level") byId("level").value = String(value);
+    if (what === "level") {
+      byId("level").options[0].hidden = byId("level").options[0].disabled = this.shown.length === 1;
+      byId("level").value = String(value);
+    }
     if (what === "search") {
       byId("found").textContent = !value ? "" : value.count
         ? `${grouped(value.count)} match${value.count > 1 ? "es" : ""}, ${duration(value.total)} in all` : "no match";

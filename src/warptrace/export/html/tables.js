@@ -41,6 +41,12 @@ function describeRange(model, i, low, painter) {
   if (first !== "") facts.push(["payload", first]);
   if (last !== "" && token && last !== first) facts.push(["payload at its end", last]);
   facts.push(["start", exactly(ranges.start_ns[i] - low)], ...placeFacts(model, w));
+  for (const [label, feeds] of [["fed by", false], ["feeds", true]]) {
+    const others = model.partners(i, feeds);
+    if (!others.length) continue;
+    const cycles = feeds ? model.latency(i, others[0]) : model.latency(others[0], i);
+    facts.push([label, `${model.names[ranges.name[others[0]]]}${others.length > 1 ? ` and ${others.length - 1} more` : ""}, ${grouped(cycles)} cycles from start to end`]);
+  }
   if (ranges.lane[i]) facts.push(["led by lane", ranges.lane[i]]);
   const from = model.site(ranges.start_site[i]), to = model.site(ranges.end_site[i]);
   if (from) facts.push(["called at", from]);

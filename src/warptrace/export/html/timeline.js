@@ -28,6 +28,7 @@ class Timeline {
     if (!(this.high > this.low)) this.high = this.low + 1;
     this.level = this.layout.show(launches, 2600);
     this.selected = this.measure = null;
+    this.parts.tip.hidden = true;
     this.fit();
     this.parts.scroll.scrollTop = 0;
     this.resize();
@@ -323,14 +324,21 @@ class Timeline {
       const line = y + (kind === KIND.warp ? Math.min(height / 2, 13) : Math.min(height, HEIGHT.sm) / 2);
       if (open !== null) this.#triangle(context, indent, line, open);
       context.fillStyle = style.ink.css;
-      context.fillText(text, indent + 12, line, GUTTER - indent - 18);
-      const used = Math.min(context.measureText(text).width, GUTTER - indent - 18);
+      const used = this.#write(context, text, indent + 12, line, GUTTER - indent - 18);
       if (!more || GUTTER - indent - 26 - used < 30) continue;
       context.fillStyle = style.soft.css;
-      context.fillText(more, indent + 18 + used, line, GUTTER - indent - 24 - used);
+      this.#write(context, more, indent + 18 + used, line, GUTTER - indent - 24 - used);
     }
     context.fillStyle = style.line.css;
     context.fillRect(GUTTER - 1, 0, 1, this.height);
+  }
+
+  // Text cut to the room there is; returns how wide it became.
+  #write(context, text, x, y, room) {
+    const most = Math.floor(room / 5.7), cut = text.length > most && context.measureText(text).width > room;
+    const shown = cut ? `${text.slice(0, Math.max(1, most - 1))}…` : text;
+    context.fillText(shown, x, y, room);
+    return Math.min(room, context.measureText(shown).width);
   }
 
   #triangle(context, x, y, open) {
@@ -344,7 +352,7 @@ class Timeline {
   // The label of a row: text, what follows it in a softer colour, and whether it is open (null: it cannot be).
   rowText(r) {
     const { layout, model } = this, kind = layout.kind[r], which = layout.ref[r];
-    if (kind === KIND.launch) return [`Launch ${which + 1}`, model.whereOf(which) || model.launches[which].kernel, null];
+    if (kind === KIND.launch) return [`Launch ${which + 1}`, model.whereOf(which) || model.launches[which].kernel, layout.launchOpen[which] === 1];
     if (kind === KIND.sm) {
       const one = model.sms[which];
       return [`SM ${one.sm}`, `${one.ctas.length} CTA${one.ctas.length > 1 ? "s" : ""}`, layout.smOpen[which] === 1];
@@ -368,7 +376,29 @@ class Timeline {
     context.strokeStyle = this.style.ink.css;
     context.lineWidth = 2;
     context.strokeRect(x0 - 1, y - this.top, Math.max(3, x1 - x0 + 2), height);
+    this.#arrows(context, this.selected.range);
     context.restore();
+  }
+
+  // From the start of what feeds the selected range to its end, and from its start to the end of what it feeds.
+  #arrows(context, range) {
+    if (range === undefined) return;
+    const { model } = this, feeds = model.partners(range, true).map((other) => [range, other]);
+    const pairs = [...model.partners(range, false).map((other) => [other, range]), ...feeds];
+    context.strokeStyle = context.fillStyle = this.style.accent.css;
+    context.lineWidth = 1.5;
+    for (const [source, target] of pairs.slice(0, 16)) {
+      const a = this.#placeOf({ range: source }), b = this.#placeOf({ range: target });
+      if (!a || !b) continue;
+      const ya = a.y + a.height / 2 - this.top, yb = b.y + b.height / 2 - this.top, bend = Math.max(14, Math.abs(b.x1 - a.x0) / 3);
+      context.beginPath();
+      context.moveTo(a.x0, ya);
+      context.bezierCurveTo(a.x0 + bend, ya, b.x1 - bend, yb, b.x1, yb);
+      context.stroke();
+      context.beginPath();
+      for (const [dx, dy] of [[0, 0], [-7, -4], [-7, 4]]) context.lineTo(b.x1 + dx, yb + dy);
+      context.fill();
+    }
   }
 
   // Where a range or marker stands, in CSS pixels of the layout; null where its row is not there.
@@ -542,6 +572,7 @@ class Timeline {
 
   goToCta(c) {
     const { model, layout } = this;
+    layout.launchOpen[model.warps.launch[model.ctaFirst[c]]] = 1;
     layout.smOpen[model.smOf[c]] = 1;
     layout.ctaOpen[c] = 1;
     layout.update();
@@ -643,7 +674,8 @@ class Timeline {
 
   #warpNear(row) { // the first warp with ranges that a row holds
     const { layout, model } = this, kind = layout.kind[row], which = layout.ref[row];
-    const ctas = kind === KIND.cta ? [which] : kind === KIND.sm ? model.sms[which].ctas : [];
+    const ctas = kind === KIND.cta ? [which] : kind === KIND.sm ? model.sms[which].ctas
+      : kind === KIND.launch ? model.smsOfLaunch[which].flatMap((s) => model.sms[s].ctas) : [];
     if (kind === KIND.warp) return model.rowsOf(which) ? which : -1;
     for (const c of ctas) for (let w = model.ctaFirst[c]; w < model.ctaFirst[c + 1]; w++) if (model.rowsOf(w)) return w;
     return -1;
@@ -736,6 +768,12 @@ class Timeline {
       const what = this.hit(...this.#at(event)), { model } = this;
       if (what?.range !== undefined) this.view(model.ranges.start_ns[what.range], model.end[what.range], 0.3);
       else if (what?.cta !== undefined) this.view(model.ctaStart[what.cta], model.ctaEnd[what.cta], 0.05);
+      else if (what?.launch !== undefined) {
+        this.layout.launchOpen[what.launch] = 1;
+        this.layout.update();
+        this.#grown();
+        this.view(model.launches[what.launch].start_ns, model.launches[what.launch].end_ns, 0.02);
+      }
     });
     axis.addEventListener("pointerdown", (event) => this.#axisDown(event));
     scroll.addEventListener("keydown", (event) => this.key(event));
@@ -857,6 +895,10 @@ class Timeline {
       0: () => this.fit(),
       Home: () => this.fit(),
       m: () => this.mark(),
+      g: () => {
+        const next = range === undefined ? [] : [...this.model.partners(range, true), ...this.model.partners(range, false)];
+        if (next.length) this.goTo({ range: next[0] });
+      },
       n: () => this.step(event.shiftKey ? -1 : 1),
       "+": () => this.zoom(0.7),
       "=": () => this.zoom(0.7),

@@ -11,6 +11,7 @@ class Model {
     this.markers = take("markers");
     this.histogram = take("histogram");
     this.names = this.facts.strings;
+    this.flows = take("flows");
     this.launches = this.facts.launches;
     this.roles = this.facts.roles ?? [];
     this.waits = this.facts.waits ?? [];
@@ -132,6 +133,19 @@ class Model {
       .filter((one) => one.names.length);
   }
 
+  // The ranges that feed a range (`feeds` false) or that it feeds.
+  partners(range, feeds) {
+    const [mine, other] = feeds ? [this.flows.source, this.flows.target] : [this.flows.target, this.flows.source], out = [];
+    for (let i = 0; i < mine.length; i++) if (mine[i] === range) out.push(other[i]);
+    return out;
+  }
+
+  // Cycles from the start of a source to the end of a target: they are of one CTA, so of one SM.
+  latency(source, target) {
+    const { start_cycle: start, cycles, warp } = this.ranges, { clock } = this.warps;
+    return clock[warp[target]] + start[target] + cycles[target] - clock[warp[source]] - start[source];
+  }
+
   // Where a launch ran, if the trace has several processes or devices.
   whereOf(index) {
     const place = (one) => `pid ${this.facts.processes[one.process].pid}, GPU ${one.device}`;
@@ -186,12 +200,14 @@ class Layout {
     this.smOpen = new Uint8Array(model.sms.length);
     this.ctaOpen = new Uint8Array(model.ctaSm.length);
     this.warpOpen = new Uint8Array(model.warps.warp.length).fill(1);
+    this.launchOpen = new Uint8Array(model.launches.length).fill(1);
     this.launches = [];
     this.update();
   }
 
-  // Levels: 0 SMs, 1 CTAs as strips of their warps, 2 a row a warp, 3 every row of a warp.
+  // Levels: -1 launches, 0 SMs, 1 CTAs as strips of their warps, 2 a row a warp, 3 every row of a warp.
   open(level) {
+    for (const launch of this.launches) this.launchOpen[launch] = level >= 0 ? 1 : 0;
     for (const launch of this.launches) for (const s of this.model.smsOfLaunch[launch]) {
       this.smOpen[s] = level > 0 ? 1 : 0;
       for (const c of this.model.sms[s].ctas) {
@@ -205,6 +221,12 @@ class Layout {
   // The finest level at which the launches take no more than about `height` pixels.
   show(launches, height) {
     this.launches = launches;
+    if (launches.length > 1) { // the time between launches leaves nothing to see within them
+      this.open(1);
+      this.launchOpen.fill(0);
+      this.update();
+      return -1;
+    }
     for (const level of [3, 2, 1]) {
       this.open(level);
       if (this.height <= height) return level;
@@ -230,6 +252,7 @@ class Layout {
     };
     for (const launch of this.launches) {
       if (this.launches.length > 1) add(KIND.launch, launch, HEIGHT.launch);
+      if (this.launches.length > 1 && !this.launchOpen[launch]) continue;
       for (const s of model.smsOfLaunch[launch]) {
         const one = model.sms[s];
         add(KIND.sm, s, Math.max(HEIGHT.sm, one.slots * HEIGHT.slot + 6));
@@ -265,7 +288,8 @@ class Layout {
 
   toggle(row) {
     const which = this.ref[row];
-    if (this.kind[row] === KIND.sm) this.smOpen[which] ^= 1;
+    if (this.kind[row] === KIND.launch) this.launchOpen[which] ^= 1;
+    else if (this.kind[row] === KIND.sm) this.smOpen[which] ^= 1;
     else if (this.kind[row] === KIND.cta) this.ctaOpen[which] ^= 1;
     else if (this.kind[row] === KIND.warp) this.warpOpen[which] ^= 1;
     this.update();
@@ -274,6 +298,7 @@ class Layout {
   // Makes the row of a warp visible and returns it.
   reveal(w) {
     const c = this.model.ctaOf[w];
+    this.launchOpen[this.model.warps.launch[w]] = 1;
     this.smOpen[this.model.smOf[c]] = 1;
     this.ctaOpen[c] = 1;
     this.warpOpen[w] = 1;

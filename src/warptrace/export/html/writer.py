@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, fields, replace
 from html import escape
 from importlib.resources import files
@@ -17,8 +17,10 @@ from numpy.typing import NDArray
 
 from ... import __version__
 from ...errors import WarptraceError
-from ...report.stats import Analysis, LaunchStats, analyze
-from ...trace import I32, I64, Launch, Markers, Ranges, Trace, Warps
+from ...flows import Flow
+from ...flows.match import match
+from ...report.report import Detail, Report, build
+from ...trace import I64, Launch, Markers, Ranges, Trace, Warps
 from ...wire import PAYLOAD_BITS, PayloadType
 from .._common import Progress, replacing, row_bounds
 from ..payload import KIND_OF_TYPE, ValueKind
@@ -50,20 +52,23 @@ def write_html(
     *,
     title: str = "",
     max_slices: int = MAX_SLICES,
+    flows: Sequence[Flow] = (),
     progress: Progress | None = None,
 ) -> None:
     """Writes ``trace`` to ``path`` as a page that needs nothing else.
 
     ``title`` names it (default: the file's stem). With more than ``max_slices`` ranges and markers the timeline holds
-    whole clusters of CTAs that make up at most so many; tables and distributions are of the whole trace. Raises
+    whole clusters of CTAs that make up at most so many; tables and distributions are of the whole trace.
+    ``flows``: beside those that the traced program declared. Raises
     :class:`~warptrace.errors.WarptraceError` where the file cannot be written or times do not fit.
     """
     row_bounds(trace)
     _check(trace)
     total = len(trace.warps) + len(trace.ranges) + len(trace.markers)
     sample = choose(trace, max_slices)
-    analysis = analyze(trace, range(len(trace.launches)) if len(trace.launches) <= MAX_ANALYSED else None)
-    columns = list(_columns(trace, sample, analysis.roles.of_warp))
+    every = range(len(trace.launches)) if len(trace.launches) <= MAX_ANALYSED else None
+    report = build(trace, every, flows=flows)
+    columns = list(_columns(trace, sample, report))
     with replacing(path) as file:
         head, tail = _frame(title or Path(path).stem)
         file.write(head)
@@ -71,7 +76,7 @@ def write_html(
             file.writelines(column(name, values, delta=delta))
             if progress is not None:
                 progress(total * number // len(columns), total)
-        facts = json.dumps(_finite(_facts(trace, sample, analysis)), allow_nan=False, default=str).encode()
+        facts = json.dumps(_finite(_facts(trace, sample, report)), allow_nan=False, default=str).encode()
         file.writelines(element("facts", facts, bytes=len(facts)))
         file.write(tail)
 
@@ -104,14 +109,20 @@ def _frame(title: str) -> tuple[bytes, bytes]:
 
 
 # ----------------------------------------------------------------------------------------------------------- columns
-def _columns(trace: Trace, sample: Sample, role: I32) -> Columns:
+def _columns(trace: Trace, sample: Sample, report: Report) -> Columns:
     kept = np.ones(len(trace.warps), np.bool_) if len(trace.warps) <= MAX_WARPS else sample.warps
     number = np.cumsum(kept) - 1  # row of a warp in the page
     yield from _warp_columns(_take(trace.warps, kept))
     yield "warps.clock", since_first(trace)[kept], True
-    yield "warps.role", role[kept], False
+    yield "warps.role", report.roles.of_warp[kept], False
     yield "warps.shown", sample.warps[kept].astype(np.uint8), False
-    yield from _range_columns(_take(trace.ranges, sample.warps[trace.ranges.warp]), number)
+    chosen = np.flatnonzero(sample.warps[trace.ranges.warp])
+    ranges = _take(trace.ranges, chosen)
+    row = timeline_rows(ranges)
+    order = np.lexsort((ranges.start_seq, row, ranges.warp))
+    yield "ranges.row", row[order], False
+    yield from _range_columns(_take(ranges, order), number)
+    yield from _flow_columns(trace, report.flows, chosen[order])
     yield from _marker_columns(_take(trace.markers, sample.warps[trace.markers.warp]), number)
     counts = histograms(trace)
     for name in ("launch", "name", "bin", "count"):
@@ -142,11 +153,7 @@ def _warp_columns(warps: Warps) -> Columns:
 
 
 def _range_columns(ranges: Ranges, number: I64) -> Columns:
-    row = timeline_rows(ranges)
-    order = np.lexsort((ranges.start_seq, row, ranges.warp))
-    ranges = _take(ranges, order)
     yield "ranges.warp", number[ranges.warp], True
-    yield "ranges.row", row[order], False
     for name in ("name", "kind", "lane", "depth", "start_type", "start_bits", "end_type", "end_bits", "start_site",
                  "end_site"):  # fmt: skip
         yield f"ranges.{name}", getattr(ranges, name), False
@@ -154,6 +161,19 @@ def _range_columns(ranges: Ranges, number: I64) -> Columns:
     yield "ranges.ns", ranges.end_ns - ranges.start_ns, False
     yield "ranges.start_cycle", ranges.start_cycle, True
     yield "ranges.cycles", ranges.end_cycle - ranges.start_cycle, False
+
+
+def _flow_columns(trace: Trace, flows: Sequence[Flow], shown: I64) -> Columns:
+    """Which range of the page feeds which, of the pairs that it holds. ``shown``: the trace's row of each range."""
+    place = np.full(len(trace.ranges), -1, np.int64)
+    place[shown] = np.arange(len(shown))
+    pairs = [match(trace, flow) for flow in flows]
+    empty = [np.empty(0, np.int64)]
+    source = place[np.concatenate([*empty, *(one.source for one in pairs)])]
+    target = place[np.concatenate([*empty, *(one.target for one in pairs)])]
+    held = (source >= 0) & (target >= 0)
+    yield "flows.source", source[held], True
+    yield "flows.target", target[held], True
 
 
 def _marker_columns(markers: Markers, number: I64) -> Columns:
@@ -165,8 +185,9 @@ def _marker_columns(markers: Markers, number: I64) -> Columns:
 
 
 # ------------------------------------------------------------------------------------------------------------- facts
-def _facts(trace: Trace, sample: Sample, analysis: Analysis) -> dict[str, Any]:
+def _facts(trace: Trace, sample: Sample, report: Report) -> dict[str, Any]:
     """Everything that is no column."""
+    waits = set(report.wait_names)
     return {
         "version": __version__,
         "epoch_ns": str(trace.epoch_ns),  # more digits than JavaScript's numbers have
@@ -176,9 +197,10 @@ def _facts(trace: Trace, sample: Sample, analysis: Analysis) -> dict[str, Any]:
         "processes": [_process(one.pid, one.manifest) for one in trace.processes],
         "launches": [_launch(one) for one in trace.launches],
         "problems": [{"kind": p.kind, "count": p.count, "text": p.text, "launch": p.launch} for p in trace.problems],
-        "roles": [role.name for role in analysis.roles.roles],
-        "waits": [index for index, wait in enumerate(analysis.waits) if wait],
-        "details": [_details(one) for one in analysis.details],
+        "roles": [role.name for role in report.roles.roles],
+        "waits": [index for index, name in enumerate(trace.strings) if name in waits],
+        "details": [_details(one) for one in report.details],
+        "builds": report.builds,
         "payload_types": {int(one): _payload_type(one) for one in PayloadType},
         "sample": {
             "clusters": any(one.cluster != (1, 1, 1) for one in trace.launches),
@@ -201,10 +223,12 @@ def _process(pid: int, manifest: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _details(stats: LaunchStats) -> dict[str, Any]:
+def _details(detail: Detail) -> dict[str, Any]:
     """What the page shows of a launch's analysis."""
+    stats = detail.stats
     facts = asdict(stats)
     facts["launch"] = {"number": stats.launch.number, "start_ns": stats.launch.start_ns}
+    facts["findings"] = [finding.text for finding in detail.findings]
     for role in facts["roles"]:
         for unused in ("series", "gaps", "markers", "loop"):
             del role[unused]

@@ -374,7 +374,7 @@ def test_another_launch(look: Any, gemm: Trace, gemm_page: Path) -> None:
 
 def test_findings_stand_first(look: Any, gemm: Trace, gemm_page: Path) -> None:
     page = ready(look(gemm_page.as_uri()))
-    findings = [finding.text for finding in build(gemm, [0]).details[0].findings]
+    findings = [finding.text.replace("`", "") for finding in build(gemm, [0]).details[0].findings]
     assert findings and page.locator("#summary ul").first.locator("li").all_inner_texts() == findings
 
 

@@ -206,7 +206,7 @@ class Page {
 
   roles({ launch, roles, critical, placement, findings, flows }, several) {
     const out = [], { painter } = this.timeline, of = several ? ` in launch ${launch.number}` : "";
-    if (findings.length) out.push(make("h2", {}, `Findings${of}`), make("ul", {}, ...findings.map((text) => make("li", {}, text))));
+    if (findings.length) out.push(make("h2", {}, `Findings${of}`), make("ul", {}, ...findings.map((text) => make("li", {}, ...withNames(text)))));
     out.push(make("h2", {}, `Roles${of}`));
     const bars = make("div", { class: "role" });
     const pixelOf = (role) => css(roleColour(role.role, 0, false, getComputedStyle(document.documentElement).getPropertyValue("--dark").trim() === "1"));

@@ -88,8 +88,13 @@ function fillFacts(node, { title, colour, facts }) {
   const head = make("div", { class: "what" }, title);
   if (colour) head.prepend(Object.assign(make("span", { class: "swatch" }), { style: `background:${colour}` }));
   const list = make("dl");
-  for (const [label, text] of facts) list.append(make("dt", {}, label), make("dd", {}, String(text)));
+  for (const [label, text] of facts) list.append(make("div", {}, make("dt", {}, label), make("dd", {}, String(text))));
   node.replaceChildren(head, list);
+}
+
+// Text in which names stand between backquotes.
+function withNames(text) {
+  return text.split("`").map((part, i) => (i % 2 ? make("code", {}, part) : part));
 }
 
 // A table that sorts by a click on a head. columns: {title, text(row), value?(row), number?, note?}. `onrow` opens a row.

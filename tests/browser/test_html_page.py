@@ -504,6 +504,10 @@ def test_a_laptop_is_wide_enough(width: int, look: Any, gemm_page: Path) -> None
         page.keyboard.press(part)
         page.wait_for_timeout(50)
         assert page.evaluate("document.documentElement.scrollWidth") <= width
+    boxes = [one.bounding_box() for one in page.locator("header > *, header #later").all() if one.is_visible()]
+    inside = sorted((box["x"], box["x"] + box["width"]) for box in boxes if box["width"] and box["width"] < 300)
+    assert all(a[1] <= b[0] + 1 or a[0] <= b[0] and b[1] <= a[1] for a, b in zip(inside, inside[1:], strict=False))
+    assert max(end for _, end in inside) <= width
     page.keyboard.press("2")
     assert page.locator("#scroll").bounding_box()["height"] > 250
 

@@ -17,6 +17,7 @@ import pytest
 
 pytest.importorskip("cutlass")
 
+import cutlass
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from window_kernel import EVENTS, Graph, compile_numbered, device, launched, looping_host, run
@@ -24,6 +25,7 @@ from window_kernel import EVENTS, Graph, compile_numbered, device, launched, loo
 import warptrace
 from warptrace import UsageError, WarptraceError, registry, session
 from warptrace.cli import main
+from warptrace.emulator.cute import compile_kernel
 from warptrace.errors import CaptureError
 from warptrace.runtime import emulated, memory
 from warptrace.runtime.layout import plan
@@ -328,6 +330,19 @@ def test_options_are_obeyed() -> None:
     (process,), (one,) = c.trace.processes, c.trace.launches
     assert process.manifest["devices"][0]["buffer_bytes"] == plan(32 << 20).total_bytes
     assert (one.events, one.lost_events) == (3 * EVENTS, 7 * EVENTS)
+
+
+def test_the_newest_events_are_kept_where_asked_for() -> None:
+    """And in no later session."""
+    found = []
+    options: dict[str, Any]
+    for options in ({"keep_events": "last"}, {}):
+        with warptrace.capture(**SMALL, **options, max_events_per_warp=5) as c:
+            emulated.launch(compile_kernel(looping_host, cutlass.Int32(1)), device(), [20])
+        (launch,), (problem,) = c.trace.launches, c.trace.problems
+        assert (launch.events + launch.lost_events, problem.count) == (20 * EVENTS, launch.lost_events)
+        found.append((launch.events >= 5 * EVENTS, "overwritten by newer ones" in problem.text))
+    assert found == [(True, True), (True, False)]
 
 
 def test_a_session_of_some_launches_and_warps() -> None:

@@ -183,8 +183,5 @@ def _findings(text: str) -> list[Finding]:
 
 
 def _bare() -> dict[str, str]:
-    """This environment without a tracer in it, and with this package importable."""
-    env = {key: value for key, value in os.environ.items() if not key.startswith("WARPTRACE")}
-    here = str(Path(__file__).resolve().parents[2])
-    env["PYTHONPATH"] = os.pathsep.join([here, *filter(None, [env.get("PYTHONPATH")])])
-    return env
+    """This environment without a tracer in it."""
+    return {key: value for key, value in os.environ.items() if not key.startswith("WARPTRACE")}

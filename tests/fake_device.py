@@ -221,7 +221,7 @@ class FakeDevice:
 
     ``rates``: cycles per ns of an SM (default 1.98), or their history, ``offsets``: its cycle counter at true time 0
     (default: a different one for every SM). ``slack``: bytes behind each bank. ``timer_ahead_ns``: of its
-    %globaltimer before that of other devices.
+    %globaltimer before that of other devices. ``file``: holds the memory.
     """
 
     def __init__(
@@ -235,6 +235,7 @@ class FakeDevice:
         first_position: int = 0,
         name: str = "Fake GPU",
         timer_ahead_ns: int = 0,
+        file: Path | None = None,
     ) -> None:
         assert bank_bytes & (bank_bytes - 1) == 0
         self.ordinal = ordinal
@@ -244,7 +245,8 @@ class FakeDevice:
         self.slack = slack
         self.rates = rates or {}
         self.offsets = offsets or {}
-        self.memory = np.zeros(wire.ARENA_OFFSET + wire.BANK_COUNT * (bank_bytes + slack), np.uint8)
+        size = wire.ARENA_OFFSET + wire.BANK_COUNT * (bank_bytes + slack)
+        self.memory = np.zeros(size, np.uint8) if file is None else np.memmap(file, np.uint8, "w+", shape=(size,))
         self.control = self.memory[: wire.CONTROL_DTYPE.itemsize].view(wire.CONTROL_DTYPE)
         lines = self.memory[wire.BANKS_OFFSET : wire.BANKS_OFFSET + wire.BANK_COUNT * wire.BANK_LINE_BYTES]
         self.banks = lines.view(wire.BANK_DTYPE)

@@ -158,6 +158,34 @@ class Ranges:
 
 
 @dataclass(frozen=True)
+class OpenRanges:
+    """One row a range that was open when its warp was last seen, ordered by (warp, start_seq): of warps that had not
+    ended, except those of :attr:`Trace.full`. Columns as in :class:`Ranges`."""
+
+    warp: I32
+    name: I32
+    kind: U8
+    lane: U8
+    depth: I16
+    start_ns: I64
+    start_cycle: I64
+    start_seq: I64
+    start_type: U8
+    start_bits: U64
+    start_site: I32
+
+    def __len__(self) -> int:
+        return len(self.warp)
+
+    @classmethod
+    def none(cls) -> OpenRanges:
+        """No rows."""
+        i32, u8, i64 = np.zeros(0, np.int32), np.zeros(0, np.uint8), np.zeros(0, np.int64)
+        i16, u64 = np.zeros(0, np.int16), np.zeros(0, np.uint64)
+        return cls(i32, i32, u8, u8, i16, i64, i64, i64, u8, u64, i32)
+
+
+@dataclass(frozen=True)
 class Markers:
     """One row a marker, ordered by (warp, seq)."""
 
@@ -219,6 +247,9 @@ class Trace:
     problems: tuple[Problem, ...] = ()
     emulated: bool = False
     meta: dict[str, Any] = field(default_factory=dict)
+    open: OpenRanges = field(default_factory=OpenRanges.none)
+    full: I64 = field(default_factory=lambda: np.zeros(0, np.int64))
+    """Rows of Warps that had not ended and whose memory was full: what they did since is not known."""
 
     def places(self) -> dict[tuple[int, int], str]:
         """A name for every (process, device ordinal) that has launches, in order of host, rank, process and device.

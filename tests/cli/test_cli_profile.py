@@ -197,6 +197,8 @@ def test_the_record_of_a_run(cli: Cli, workload: list[str], tmp_path: Path) -> N
         "command": command,
         "working_dir": str(tmp_path),
         "exit_status": 5,
+        "ended_by": "itself",
+        "timeout": None,
         "options": {
             "directory": "raw",
             "buffer_bytes": 1 << 30,

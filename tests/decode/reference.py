@@ -30,9 +30,11 @@ class Slot:
 @dataclass
 class WarpResult:
     """(name, kind, lane, depth, start cycle, end cycle, start seq, end seq, start payload, end payload) by start seq;
+    (name, kind, lane, depth, start cycle, start seq, start payload) of ranges that are open as the warp never ended;
     (name, lane, cycle, seq, payload) of marks; counts of events without a partner."""
 
     ranges: list[tuple] = field(default_factory=list)
+    open: list[tuple] = field(default_factory=list)
     markers: list[tuple] = field(default_factory=list)
     counts: dict[str, int] = field(default_factory=dict)
     stored: int = 0
@@ -113,12 +115,10 @@ def decode_warp(kernel: FakeKernel, warp: FakeWarp, offset: int, main_bytes: int
             starts.append(seq)
         if slot.kind == EventKind.END:
             _end(result, kernel, order, starts, seq, gaps, last)
-    for stack in stacks.values():
-        for _ in stack:
-            result.count("unpaired_push")
-    for _ in starts:
-        result.count("unpaired_start")
-    result.ranges.sort(key=lambda r: r[6])
+    left = [(seq, RANGE_STACK, depth) for stack in stacks.values() for seq, depth in stack]
+    left += [(seq, RANGE_TOKEN, 0) for seq in starts]
+    running = warp.exit_at is None and not gaps and "ambiguous_end" not in result.counts
+    _leave_open(result, kernel, order, left, running)
     return result
 
 
@@ -236,13 +236,21 @@ def decode_ring(kernel: FakeKernel, warp: FakeWarp, main_slots: int, lane_slots:
             starts.append(seq)
         if slot.kind == EventKind.END:
             _end_in_ring(result, kernel, order, starts, seq, beheaded)
-    for stack in stacks.values():
-        for _ in stack:
-            result.count("unpaired_push")
-    for _ in starts:
-        result.count("unpaired_start")
-    result.ranges.sort(key=lambda r: r[6])
+    left = [(seq, RANGE_STACK, depth) for stack in stacks.values() for seq, depth in stack]
+    left += [(seq, RANGE_TOKEN, 0) for seq in starts]
+    _leave_open(result, kernel, order, left, open_warp and "ambiguous_end" not in result.counts)
     return result
+
+
+def _leave_open(result: WarpResult, kernel: FakeKernel, order: list, left: list, running: bool) -> None:
+    """What is left without an end: open where the warp is ``running`` and its ends are known."""
+    if running:
+        result.open = [_range(kernel, order, seq, seq, kind, depth) for seq, kind, depth in sorted(left)]
+        result.open = [(*r[:5], r[6], r[8]) for r in result.open]
+    else:
+        for _, kind, _ in left:
+            result.count("unpaired_push" if kind == RANGE_STACK else "unpaired_start")
+    result.ranges.sort(key=lambda r: r[6])
 
 
 def _pushes_gone(order: list[RingSlot]) -> dict[int, int]:

@@ -110,6 +110,17 @@ def ring_programs(draw: st.DrawFn) -> tuple[int, int, int, list[FakeWarp]]:
     return stride, main_bytes, 128, [draw(warps(n)) for n in range(count)]
 
 
+def open_rows(trace: Trace, warp: int) -> list[tuple]:
+    r = trace.open
+    return [
+        (
+            trace.strings[r.name[i]], int(r.kind[i]), int(r.lane[i]), int(r.depth[i]), int(r.start_cycle[i]),
+            int(r.start_seq[i]), (int(r.start_type[i]), int(r.start_bits[i])),
+        )
+        for i in range(len(r)) if r.warp[i] == warp
+    ]  # fmt: skip
+
+
 def check(program: tuple[int, int, int, list[FakeWarp]], *, ring: bool = False) -> None:
     stride, main_bytes, lane_bytes, warp_list = program
     kernel = make_kernel(stride, ring)
@@ -127,6 +138,7 @@ def check(program: tuple[int, int, int, list[FakeWarp]], *, ring: bool = False) 
         expected = [decode_warp(kernel, w, offsets[w.cta[0]], main_bytes, lane_bytes) for w in warp_list]
     for number, result in enumerate(expected):
         assert rows(trace, number) == (result.ranges, result.markers)
+        assert open_rows(trace, number) == result.open
         closed = warp_list[number].exit_at is not None
         assert int(trace.warps.events[number]) == result.stored
         assert int(trace.warps.lost[number]) == (result.lost if closed else 0)

@@ -37,6 +37,12 @@ BEGAN_NS = time.time_ns()
 WARP_EVENTS_NS = 1000
 
 
+def _memory_file(ordinal: int) -> Path | None:
+    """Where the fake driver of another process (``fakes_cuda``) finds the memory."""
+    folder = os.environ.get("FAKE_CUDA_DIR")
+    return Path(folder) / f"memory_{os.getpid()}_{ordinal}" if folder else None
+
+
 class Clock:
     """Agrees with the host's: true time 0 is when the recording began."""
 
@@ -52,7 +58,7 @@ class Memory:
         self.ordinal = ordinal
         self.shrunk: str | None = None
         self.layout = Layout(bank_bytes=1 << 16, slack_bytes=1 << 14)
-        self.device = FakeDevice(ordinal, bank_bytes=1 << 16, slack=1 << 14)
+        self.device = FakeDevice(ordinal, bank_bytes=1 << 16, slack=1 << 14, file=_memory_file(ordinal))
         self.control = 4096
         self.buffer_bytes = buffer_bytes
         self.poisoned = False
@@ -98,6 +104,13 @@ class Memory:
 
     def clock(self) -> Clock:
         return Clock()
+
+    def share(self) -> tuple[str, bytes, int] | None:
+        file = _memory_file(self.ordinal)
+        if file is None:
+            return None
+        (file.parent / "began").write_text(f"{BEGAN_NS} {EPOCH_NS}")
+        return bytes(range(16)).hex(), file.name.encode().ljust(64, b"\0"), 0
 
     def describe(self) -> dict[str, object]:
         return {

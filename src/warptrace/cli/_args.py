@@ -124,6 +124,17 @@ def positive_int(text: str) -> int:
     return value
 
 
+def seconds(text: str) -> float:
+    """argparse type: a time in seconds, more than 0."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
+    return value
+
+
 def size(text: str) -> int:
     """argparse type: bytes, as 512M or 1G."""
     from ..runtime.options import parse_size

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import traceback
@@ -16,6 +17,7 @@ from ._messages import ProgressCallback, debugging, progress_bar
 if TYPE_CHECKING:
     from ..raw import Capture
     from ..report import Summary
+    from ..report.hang import HangReport
     from ..trace import Trace
 
     Writer = Callable[[Trace, Path, ProgressCallback | None], None]
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
 COMBINED = "run"
 """Outputs of several processes of a run are ``iket_run.*``."""
+HANG_TEXT, HANG_JSON = "hang.txt", "hang.json"
 
 
 @dataclass(frozen=True)
@@ -58,12 +61,14 @@ def plan_outputs(choice: str, json_gz: bool, payload_in_name: bool, *, per_proce
 class Result:
     """What became of the captures of a run. ``outputs``: file names in the output folder; ``failures``: a line for
     each capture or output that could not be made; ``summaries``: by the name of the capture, or how many there are;
-    ``launches``: recorded in all of them together (with an empty plan: chunks of data)."""
+    ``launches``: recorded in all of them together (with an empty plan: chunks of data); ``hang``: where warps are that
+    had not ended."""
 
     outputs: list[str] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
     summaries: dict[str, Summary] = field(default_factory=dict)
     launches: int = 0
+    hang: HangReport | None = None
     interrupted: bool = False
 
     @property
@@ -86,10 +91,13 @@ def postprocess(captures: Iterable[Path], folder: Path, plan: OutputPlan) -> Res
         read = _read(captures, result)
         if plan.empty:
             result.launches = sum(1 for one in read for _ in one.batches())
+            _look_for_hangs([one for one in read if "snapshot" in one.manifest], result)
         elif not plan.per_process and (plan.name is not None or len(read) > 1):
             _together(read, scratch, plan, result)
         else:
             _one_by_one(read, scratch, plan, result)
+        if result.hang is not None:
+            _write_hang(result.hang, scratch, result)
         for name in result.outputs:
             os.replace(scratch / name, folder / name)
     finally:
@@ -125,6 +133,7 @@ def _together(captures: list[Capture], scratch: Path, plan: OutputPlan, result: 
         else:
             result.failures.append(f"{len(captures)} processes together: {error}")
         result.outputs.clear()
+        result.hang = None
         _one_by_one(captures, scratch, plan, result)
 
 
@@ -160,6 +169,32 @@ def _outputs(
             result.failures.append(f"{file}: {error}")
     result.launches += len(trace.launches)
     result.summaries[title] = summarize(trace)
+    _note_hang(trace, result)
+
+
+def _look_for_hangs(captures: list[Capture], result: Result) -> None:
+    """Where no other output is wanted."""
+    from ..decode import decode
+
+    try:
+        if captures:
+            _note_hang(decode(captures), result)
+    except Exception as error:
+        result.failures.append(_own_fault(HANG_TEXT, error))
+
+
+def _note_hang(trace: Trace, result: Result) -> None:
+    from ..report.hang import HangReport, hang_report
+
+    found = [one for one in (result.hang, hang_report(trace)) if one is not None]
+    result.hang = HangReport.of(found) if found else None
+
+
+def _write_hang(report: HangReport, scratch: Path, result: Result) -> None:
+    """Tells where the warps of launches are that had not ended."""
+    (scratch / HANG_TEXT).write_text(report.text(), encoding="utf-8")
+    (scratch / HANG_JSON).write_text(json.dumps(report.to_json(), indent=1) + "\n", encoding="utf-8")
+    result.outputs += [HANG_TEXT, HANG_JSON]
 
 
 def _own_fault(what: str, error: Exception) -> str:

@@ -23,12 +23,13 @@ from ..explain import armed_processes, unmatched, why_nothing_recorded
 from ..rundir import RAW_DIR, RUN_FILE, RunDirectory, default_name, write_run
 from ..runtime.options import KEEP_EVENTS, LOG_LEVELS, RuntimeOptions, format_size
 from ..selection import Selection, load_cluster_config
-from ._args import Gather, Parser, cluster, positive_int, size, warps, whole_number
+from ._args import Gather, Parser, cluster, positive_int, seconds, size, warps, whole_number
 from ._captures import captures_in, unclosed, wait_for_processes
-from ._child import child_environment, run_command
+from ._child import Ended, child_environment, run_command
 from ._messages import note, print_summaries, shown, warn
 from ._overhead import LIFETIMES_DIR, OVERHEAD_FILE, lifetimes_options, report_overhead
 from ._postprocess import OutputPlan, Result, plan_outputs, postprocess
+from ._watch import forget_offers
 
 if TYPE_CHECKING:
     from ._args import Verbs
@@ -89,6 +90,17 @@ def options_parser() -> Parser:
         "--measure-overhead",
         action="store_true",
         help="run the command twice, first with lifetimes only, and tell what recording its events costs each kernel",
+    )
+    group.add_argument(
+        "--timeout",
+        metavar="SECONDS",
+        type=seconds,
+        help="end the command after so long, having looked at where its kernels are: see the hang report",
+    )
+    group.add_argument(
+        "--watch",
+        action="store_true",
+        help="map the trace memory in another process, so that it survives the death of the program",
     )
     group.add_argument("--working-dir", metavar="DIR", help="folder in which the command runs (default: here)")
     group.add_argument("--json-gz", action="store_true", help="write the JSON compressed, as .trace.json.gz")
@@ -161,6 +173,8 @@ class Request:
     measure_overhead: bool
     selection: Selection
     keep_events: str
+    timeout: float | None
+    watch: bool
 
     @classmethod
     def from_options(cls, options: argparse.Namespace) -> Request:
@@ -184,6 +198,8 @@ class Request:
             measure_overhead=given.get("measure_overhead", False),
             selection=_selection(given),
             keep_events=given.get("keep_events", "first"),
+            timeout=given.get("timeout"),
+            watch=given.get("watch", False),
         )
         if request.measure_overhead and request.selection.lifetimes:
             raise UsageError("--measure-overhead compares with what --warp-trace records: drop one of the two")
@@ -287,11 +303,16 @@ class Profile:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How the command ended. ``seconds``: its duration."""
+    """How the command ended. ``seconds``: its duration; ``ended``: by whom, see there."""
 
     started: datetime
     seconds: float
-    status: int
+    ended: Ended
+
+    @property
+    def status(self) -> int:
+        """The exit status."""
+        return self.ended.status
 
 
 def _execute(request: Request, directory: RunDirectory) -> Outcome:
@@ -327,8 +348,16 @@ def _run(request: Request, options: RuntimeOptions) -> Outcome:
     if request.log_level in ("info", "debug", "trace"):
         note(f"running {shlex.join(request.command)}; raw captures go to {raw}")
     started, begin = datetime.now(timezone.utc), time.monotonic()
-    status = run_command(request.command, environment, request.working_dir)
-    return Outcome(started, time.monotonic() - begin, status)
+    ended = run_command(
+        request.command,
+        environment,
+        request.working_dir,
+        raw,
+        timeout=request.timeout,
+        watch=request.watch,
+    )
+    forget_offers(raw)
+    return Outcome(started, time.monotonic() - begin, ended)
 
 
 def _make_outputs(directory: RunDirectory, plan: OutputPlan) -> Result:
@@ -371,6 +400,8 @@ def _run_record(request: Request, directory: RunDirectory, outcome: Outcome, res
         "started": outcome.started.isoformat(),
         "seconds": round(outcome.seconds, 6),
         "exit_status": outcome.status,
+        "ended_by": outcome.ended.by,
+        "timeout": request.timeout,
         "options": request.runtime_options(directory.raw).to_json() | {"directory": RAW_DIR},
         "versions": {"warptrace": __version__, "python": platform.python_version(), "platform": platform.platform()},
         "captures": [f"{RAW_DIR}/{path.name}" for path in captures_in(directory.raw)],
@@ -389,7 +420,12 @@ def _report(
 ) -> None:
     """Tell where the results are, and what is not as it should be. ``unused``: names of kernels that selected none."""
     print_summaries(result.summaries, sys.stderr)
-    if outcome.status:
+    if result.hang is not None:
+        note(result.hang.text())
+    if outcome.ended.by != "itself":
+        why = f"after {request.timeout:g} s" if outcome.ended.by == "timeout" else "after Ctrl-C"
+        note(f"the command was ended {why}: exit status {outcome.status}")
+    elif outcome.status:
         note(f"the command ended with exit status {outcome.status}")
     for failure in result.failures:
         note(f"error: {failure}")

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
 import numpy as np
 
 from ..raw import RegionBatch
-from ..trace import RANGE_STACK, RANGE_TOKEN, Markers, Ranges
+from ..trace import RANGE_STACK, RANGE_TOKEN, Markers, OpenRanges, Ranges
 from ..wire import SITE_MASK, EventKind
 from .clocks import F64, ClockMap
 from .events import Events, Streams, build_events, clock_faults, last_cycles
@@ -22,7 +22,7 @@ from .wraps import settle_wraps
 BLOCK_EVENTS = 1 << 18
 MOST_THREADS = 4
 
-Table = TypeVar("Table", Ranges, Markers)
+Table = TypeVar("Table", Ranges, Markers, OpenRanges)
 
 
 @dataclass(frozen=True)
@@ -71,14 +71,16 @@ class Doubt:
 @dataclass(frozen=True)
 class Found:
     """Rows of a block or of the whole. Per region: ``last_ns`` and ``last_cycle`` (of its last event, or
-    of its entry), ``outside`` and ``long_gap`` as :func:`clock_faults` has them."""
+    of its entry), ``outside`` and ``long_gap`` as :func:`clock_faults` has them, ``full`` as Pairing has it."""
 
     ranges: Ranges
     markers: Markers
+    open: OpenRanges
     last_ns: I64
     last_cycle: I64
     outside: Bool
     long_gap: Bool
+    full: Bool
     doubts: tuple[Doubt, ...]
 
 
@@ -103,10 +105,12 @@ def _joined(blocks: list[Found]) -> Found:
     return Found(
         ranges=_concatenated(Ranges, [b.ranges for b in blocks]),
         markers=_concatenated(Markers, [b.markers for b in blocks]),
+        open=_concatenated(OpenRanges, [b.open for b in blocks]),
         last_ns=np.concatenate([b.last_ns for b in blocks]),
         last_cycle=np.concatenate([b.last_cycle for b in blocks]),
         outside=np.concatenate([b.outside for b in blocks]),
         long_gap=np.concatenate([b.long_gap for b in blocks]),
+        full=np.concatenate([b.full for b in blocks]),
         doubts=tuple(d for b in blocks for d in b.doubts),
     )
 
@@ -126,15 +130,31 @@ def _decode_block(source: Source) -> Found:
     last = last_cycles(streams, events.cycle, len(regions))
     outside, long_gap = clock_faults(regions, streams, events.cycle, last)
     columns = _Columns(source, events, site, _event_ns(source, events))
+    open_, pairing = _split_open(regions, events, pairing)
     return Found(
         ranges=columns.ranges(kind, pairing),
         markers=columns.markers(kind),
+        open=columns.open(open_, kind, pairing),
         last_ns=source.time0 + source.clock.to_ns(source.clock.group, source.cycles + last),
         last_cycle=last,
         outside=outside,
         long_gap=(long_gap & ~wraps.settled) | wraps.unsure,
+        full=pairing.full,
         doubts=_doubts(source, events, site, pairing),
     )
+
+
+def _split_open(regions: Regions, events: Events, pairing: Pairing) -> tuple[I64, Pairing]:
+    """(starts of ranges that are open because their warps had not ended, the pairing without them): nothing is wrong
+    with these. Not where they may have ended: where a warp's memory was full, or one of its ends is ambiguous."""
+    running = ~regions.closed & ~pairing.full
+    running[events.region[pairing.ambiguous_end]] = False
+    push, start = (running[events.region[at]] for at in (pairing.unpaired_push, pairing.unpaired_start))
+    opened = np.sort(np.concatenate([pairing.unpaired_push[push], pairing.unpaired_start[start]]))
+    rest = replace(
+        pairing, unpaired_push=pairing.unpaired_push[~push], unpaired_start=pairing.unpaired_start[~start]
+    )
+    return opened, rest
 
 
 def _slack(source: Source) -> I64:
@@ -216,6 +236,23 @@ class _Columns:
             end_bits=end_bits,
             start_site=self.site[start],
             end_site=self.site[end],
+        )
+
+    def open(self, at: I64, kind: U8, pairing: Pairing) -> OpenRanges:
+        at = self._sorted(at)
+        start_type, start_bits = self._payload(at)
+        return OpenRanges(
+            warp=self._warp(at),
+            name=self.source.table.name[self.site[at]],
+            kind=np.where(kind[at] == EventKind.START, np.uint8(RANGE_TOKEN), np.uint8(RANGE_STACK)),
+            lane=self._lane(at),
+            depth=pairing.depth[at],
+            start_ns=self.ns[at],
+            start_cycle=self.events.cycle[at],
+            start_seq=self._seq(at),
+            start_type=start_type,
+            start_bits=start_bits,
+            start_site=self.site[at],
         )
 
     def markers(self, kind: U8) -> Markers:

@@ -30,6 +30,7 @@ from .problems import (
 )
 from .room import room_facts
 from .selected import expected_warps, selection_problems
+from .snapshots import snapshot_facts
 from .tables import I32, I64, LostRows, Regions, SiteTable, read_lost, read_regions, site_table
 from .windows import window_facts
 
@@ -123,6 +124,8 @@ def decode(captures: Sequence[Capture], *, hosts_ns: float = HOSTS_NS) -> Trace:
         warps=warps,
         ranges=found.ranges,
         markers=found.markers,
+        open=found.open,
+        full=np.sort(identity.row[found.full]),
         problems=tuple(problems),
         emulated=any(bool(c.manifest.get("emulated")) for c in captures),
         meta={
@@ -130,6 +133,7 @@ def decode(captures: Sequence[Capture], *, hosts_ns: float = HOSTS_NS) -> Trace:
             "kernels": table.kernels,
             "room": room_facts(identity, streams, lost, lost_warps),
             "alignment": aligned,
+            "snapshots": snapshot_facts(captures, trace_launches, warps, times.epoch, alignment),
             "host_start": alignment.host_start(times.epoch),
             "windows": window_facts(captures, alignment, times.epoch),
             **_meta(captures),

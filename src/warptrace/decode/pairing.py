@@ -52,6 +52,8 @@ class Pairing:
     ambiguous_end: I64
     lost_push: I64
     lost_start: I64
+    full: Bool
+    """(regions,): of warps that never ended and have a full block that is no ring: what they did since is not known."""
 
 
 @dataclass(frozen=True)
@@ -74,11 +76,15 @@ class Context:
     def lost(self) -> I64:
         """Events of each stream that were or may have been lost: of a warp that never ended any number, where its
         block is full."""
+        return np.where(self.open_and_full(), MAX_REGION_BYTES, self.streams.lost)
+
+    def open_and_full(self) -> Bool:
+        """Streams of warps that never ended whose block is full."""
         streams, h = self.streams, self.regions.headers
         stride, main, lane = (h[k].astype(np.int64)[streams.region] for k in ("stride", "main_bytes", "lane_bytes"))
         size = np.where(streams.lane == 0, main, lane - LANE_HEADER_BYTES) - self.slack[streams.region]
-        open_and_full = ~self.regions.closed[streams.region] & (streams.stored >= size // stride)
-        return np.where(open_and_full, MAX_REGION_BYTES, streams.lost)
+        full: Bool = ~self.regions.closed[streams.region] & (streams.stored >= size // stride)
+        return full
 
 
 def pair(regions: Regions, streams: Streams, events: Events, kind: U8, slack: I64) -> Pairing:
@@ -107,6 +113,7 @@ def pair(regions: Regions, streams: Streams, events: Events, kind: U8, slack: I6
         ambiguous_end=np.sort(np.concatenate([tags.ambiguous, np.array(found.ambiguous_end, np.int64)])),
         lost_push=lost_push,
         lost_start=tags.lost,
+        full=(np.bincount(streams.region, context.open_and_full(), len(regions)) > 0) & ~ring,
     )
 
 
@@ -316,9 +323,11 @@ class WarpEvent:
 
 @dataclass
 class WarpPairs:
-    """Results, summed over warps: (start, end, depth) of ranges, and events without a partner."""
+    """Results, summed over warps: (start, end, depth) of ranges, (start, depth) of pushes left open, and events without
+    a partner."""
 
     ranges: list[tuple[int, int, int]] = field(default_factory=list)
+    open: list[tuple[int, int]] = field(default_factory=list)
     unpaired_pop: list[int] = field(default_factory=list)
     unpaired_end: list[int] = field(default_factory=list)
     ambiguous_end: list[int] = field(default_factory=list)
@@ -345,6 +354,7 @@ def pair_warp(events: Iterable[WarpEvent], out: WarpPairs) -> None:
             tokens.setdefault(event.address, []).append(event.index)
         elif event.kind == EventKind.END:
             _end(tokens, event, out)
+    out.open += [(left.index, left.depth) for stack in stacks.values() for left in stack]
 
 
 def _pop(stacks: dict[int, list[_Open]], event: WarpEvent, out: WarpPairs) -> None:
@@ -379,6 +389,8 @@ def _pair_slow(context: Context, regions: I64, end_of: I64, depth: I16) -> WarpP
         pair_warp(_warp_events(context, region, range(a, b), lost), out)
     for start, stop, level in out.ranges:
         end_of[start] = stop
+        depth[start] = min(level, np.iinfo(np.int16).max)
+    for start, level in out.open:
         depth[start] = min(level, np.iinfo(np.int16).max)
     return out
 

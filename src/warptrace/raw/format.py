@@ -23,6 +23,8 @@ KERNELS_NAME = "kernels.jsonl"
 CELL_NAME = "cell.bin"
 """The host cell (see ``warptrace.wire``), which counts launches, while the process runs: how many there were is known
 also where it dies. Gone once the manifest tells it."""
+SNAPSHOT_FOLDER = "snapshot"
+"""Folder in a capture directory: a capture of its own, of what was not in the other one when it was taken."""
 RAW_FOLDER = "raw"
 """Folder of a run directory that holds one capture directory per process."""
 

@@ -44,6 +44,7 @@ from .format import (
     LANE_STREAM_DTYPE,
     MANIFEST_NAME,
     RAW_FOLDER,
+    SNAPSHOT_FOLDER,
     chunk_crc,
     padded,
     slot_dtype,
@@ -156,8 +157,9 @@ def find_captures(path: str | os.PathLike[str]) -> list[Path]:
 
 
 def read_capture(directory: str | os.PathLike[str]) -> Capture:
-    """Reads one capture directory.
+    """Reads one capture directory, and the snapshot in it where there is one.
 
+    The snapshot's chunks come first: of regions in both, the decoder takes the more complete copy, else the later one.
     Raises CaptureError where the directory is no capture or of another version. Damage inside is counted in
     ``problems`` instead: a truncated file keeps everything before the cut, a chunk with a wrong CRC is left out.
     """
@@ -176,7 +178,24 @@ def read_capture(directory: str | os.PathLike[str]) -> Capture:
         missing = sizes.get(file.name, 0) - file.stat().st_size
         if missing > 0 and len(problems) == noted:  # between two chunks: only the manifest can tell
             problems.append(Problem("truncated_file", 1, f"{file} is cut off: its last {missing} bytes are not there"))
+    if (path / SNAPSHOT_FOLDER / MANIFEST_NAME).is_file():
+        manifest, found = _with_snapshot(path, manifest, problems)
+        chunks = [*found, *chunks]
     return Capture(path, manifest, kernels, tuple(chunks), tuple(problems))
+
+
+def _with_snapshot(
+    path: Path, manifest: dict[str, Any], problems: list[Problem]
+) -> tuple[dict[str, Any], tuple[Chunk, ...]]:
+    """(the manifest, with what the snapshot's says under "snapshot", the snapshot's chunks)."""
+    try:
+        snapshot = read_capture(path / SNAPSHOT_FOLDER)
+    except CaptureError as e:
+        problems.append(Problem("damaged_region", 1, f"the snapshot is left out: {e}"))
+        return manifest, ()
+    problems += snapshot.problems
+    facts = {k: snapshot.manifest.get(k) for k in ("started_unix_ns", "clocks", "snapshot", "problems")}
+    return {**manifest, "snapshot": facts}, snapshot.chunks
 
 
 def _read_manifest(path: Path) -> dict[str, Any]:

@@ -260,6 +260,11 @@ class CaptureWriter:
         with self._lock:
             self._manifest["flows"] = [dict(flow) for flow in flows]
 
+    def set_snapshot(self, facts: Mapping[str, Any]) -> None:
+        """Marks the capture as a snapshot of another. Written by the next :meth:`flush` or :meth:`finish`."""
+        with self._lock:
+            self._manifest["snapshot"] = dict(facts)
+
     def finish(self, *, ended_unix_ns: int) -> None:
         """Marks the capture complete and closes its files."""
         with self._lock:
@@ -306,6 +311,16 @@ class CaptureWriter:
                 self._write_batch(device, batch)
             self.regions += regions
             return WriteStats(regions, slots, self._write_damage(device, skipped))
+
+    def write_parts(self, device: int, parts: Iterable[CompactRegions]) -> None:
+        """Writes regions that were found and compacted already."""
+        with self._lock:
+            batches: dict[int, _Batch] = {}
+            for part in parts:
+                if len(part.headers):
+                    self._stage(device, batches, part)
+            for batch in batches.values():
+                self._write_batch(device, batch)
 
     def write_lost(self, device: int, records: NDArray[np.void]) -> None:
         """Appends (n,) LOST_DTYPE: warps that found no room."""

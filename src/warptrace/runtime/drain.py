@@ -248,22 +248,8 @@ class Drain:
         return bank.tail - bank.tail % size + size
 
     def _pieces(self, bank: _Bank, end: int) -> list[tuple[int, int, int]]:
-        """(position, offset, bytes) of the bank's memory from its tail to ``end``: one piece, or two where it wraps.
-
-        Nothing beyond a bank's size behind the tail is anyone's: claims there found no room.
-        """
-        layout = self._memory.layout
-        base = layout.base(bank.number)
-        end = min(end, bank.tail + layout.bank_bytes)
-        if end <= bank.tail:
-            return []
-        start = bank.tail % layout.bank_bytes
-        # A region that begins before the bank's end runs on into the slack behind it.
-        pieces = [(bank.tail, base + start, min(end - bank.tail, layout.stride - start))]
-        wrap = self._wrap(bank)
-        if end > wrap:
-            pieces.append((wrap, base, end - wrap))
-        return pieces
+        """(position, offset, bytes) of the bank's memory from its tail to ``end``."""
+        return self._memory.layout.pieces(bank.number, bank.tail, end)
 
     def _images(self, bank: _Bank, end: int, failed: int) -> list[BankImage]:
         layout = self._memory.layout

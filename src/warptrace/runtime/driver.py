@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from ..errors import WarptraceError
 
+IPC_HANDLE_BYTES = 64
 SINGLE_COPIES = 4096
 """So many rows are copied one by one: 2 to 8 us each."""
 
@@ -94,6 +95,29 @@ def current(context: Any) -> Iterator[None]:
         yield
     finally:
         call("cuCtxPopCurrent")
+
+
+def shared_handle(address: int) -> tuple[bytes, int]:
+    """(handle that another process opens, offset of ``address`` in what it maps then)."""
+    base, _ = call("cuMemGetAddressRange", address)
+    handle = call("cuIpcGetMemHandle", base)
+    return ctypes.string_at(handle.getPtr(), IPC_HANDLE_BYTES), address - int(base)
+
+
+def open_shared(handle: bytes) -> int:
+    """Maps the memory of another process into the current context; returns its address."""
+    made = bindings().CUipcMemHandle()
+    ctypes.memmove(made.getPtr(), handle, IPC_HANDLE_BYTES)
+    lazy = bindings().CUipcMem_flags.CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS
+    return int(call("cuIpcOpenMemHandle", made, lazy))
+
+
+def device_with_uuid(uuid: str) -> int:
+    """Ordinal of a device in this process. Raises WarptraceError if it is not visible here."""
+    for ordinal in range(int(call("cuDeviceGetCount"))):
+        if bytes(call("cuDeviceGetUuid", call("cuDeviceGet", ordinal)).bytes).hex() == uuid:
+            return ordinal
+    raise WarptraceError(f"no device with UUID {uuid} is visible")
 
 
 def memory_types() -> tuple[Any, Any]:

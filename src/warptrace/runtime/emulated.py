@@ -87,6 +87,9 @@ class EmulatedMemory:
             self.busy.release()
         return ended
 
+    def share(self) -> None:
+        """Emulated launches have ended when others could look."""
+
     def describe(self) -> dict[str, Any]:
         return {
             "name": DEVICE_NAME,

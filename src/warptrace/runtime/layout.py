@@ -44,6 +44,21 @@ class Layout:
         """Offset of a bank from the control block."""
         return wire.ARENA_OFFSET + bank * self.stride
 
+    def pieces(self, bank: int, tail: int, end: int) -> list[tuple[int, int, int]]:
+        """(position, offset, bytes) of a bank's memory from position ``tail`` to ``end``: one piece, or two where it
+        wraps. Nothing beyond a bank's size behind the tail is anyone's: claims there found no room."""
+        end = min(end, tail + self.bank_bytes)
+        if end <= tail:
+            return []
+        base = self.base(bank)
+        start = tail % self.bank_bytes
+        # A region that begins before the bank's end runs on into the slack behind it.
+        pieces = [(tail, base + start, min(end - tail, self.stride - start))]
+        wrap = tail - start + self.bank_bytes
+        if end > wrap:
+            pieces.append((wrap, base, end - wrap))
+        return pieces
+
     def bank_lines(self, *, enabled: bool = True) -> NDArray[np.void]:
         """(BANK_COUNT,) BANK_DTYPE, empty banks."""
         lines = np.zeros(wire.BANK_COUNT, wire.BANK_DTYPE)

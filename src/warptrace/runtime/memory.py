@@ -66,6 +66,10 @@ class RecorderMemory(TraceMemory, Protocol):
         """Waits for everything the program has launched on the device, for ``patience_s`` at most. Returns whether it
         has ended."""
 
+    def share(self) -> tuple[str, bytes, int] | None:
+        """(UUID of the device, handle by which another process maps the memory, offset of the control block in what it
+        maps); None where none can. Raises WarptraceError where it cannot be had."""
+
     def describe(self) -> dict[str, Any]:
         """Facts for the manifest, as :meth:`CaptureWriter.add_device` wants them."""
 
@@ -244,6 +248,11 @@ class DeviceMemory:
     def _synchronize(self) -> None:
         with driver.current(self.context):
             driver.call("cuCtxSynchronize")
+
+    def share(self) -> tuple[str, bytes, int]:
+        """(UUID of the device, IPC handle, offset of the control block). Raises DriverError."""
+        with driver.relaxed_capture(), driver.current(self.context):
+            return (driver.device_facts(self.ordinal).uuid, *driver.shared_handle(self.control))
 
     def describe(self) -> dict[str, Any]:
         """Facts for the manifest."""

@@ -20,6 +20,7 @@ from ..raw.format import CELL_NAME
 from ..raw.place import place, ranks
 from ..selection import Selection
 from ..sites import KernelRecord
+from . import offer
 from .calibrate import ClockLog
 from .cell import CELL, kernel_number
 from .drain import Drain, Need
@@ -206,6 +207,8 @@ class Recorder:
                 if pause:
                     self._learn(device.drain.needs())
                 device.drain.finish()
+                if ended and not pause:
+                    offer.withdraw(self.directory, ordinal)
             except WarptraceError as e:
                 if pause:
                     self._unsaved.add(ordinal)
@@ -293,6 +296,7 @@ class Recorder:
                 return self._devices[ordinal].memory.control
             memory = device_memory(ordinal, self.options.buffer_bytes)
             self._writer.add_device(ordinal, **memory.describe())
+            offer.make(memory, self.directory)
             clocks = None if memory.clock is None else ClockLog(ordinal, memory.clock, self._writer)
             if clocks is not None:
                 clocks.note()

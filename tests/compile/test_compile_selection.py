@@ -23,6 +23,7 @@ from warptrace import registry
 from warptrace.decode import decode
 from warptrace.emulator import Device
 from warptrace.emulator.cute import compile_kernels
+from warptrace.frontends.cute import dsl
 from warptrace.raw import read_capture
 from warptrace.runtime.emulated import EmulatedRecording
 from warptrace.selection import EVERYTHING, KernelSelection, Selection
@@ -37,6 +38,7 @@ if hasattr(cute, "FrontendNext"):
 def no_selection_stays():
     yield
     registry.select(Selection())
+    dsl.keep_newest(False)
 
 
 # ------------------------------------------------------------------------------------------------------- --kernel
@@ -239,6 +241,18 @@ def test_exactly_the_chosen_warps_record(tmp_path, host, choice):
         named = " ".join(",".join(map(str, c)) for c in outside)
         assert f"{named} " in text and launch.kernel in text
         assert f"outside the cluster grid {'x'.join(map(str, counts))} of kernel" in text
+
+
+@pytest.mark.parametrize("host", list(SHAPES), ids=lambda h: h.__name__)
+@pytest.mark.parametrize("choice", [CHOICES[3], CHOICES[5]], ids=str)
+def test_the_same_where_the_newest_events_are_kept(tmp_path, host, choice):
+    dsl.keep_newest(True)
+    shape, stride, warps = SHAPES[host], choice.get("stride", 1), choice.get("warps")
+    trace = recorded(host, tmp_path, Selection(clusters=choice.get("clusters"), cta_stride=stride, warps=warps))
+    want = expected(shape, **choice)
+    assert places(trace) == want
+    assert trace.warps.events.tolist() == [shape.events] * len(want)
+    assert bool(trace.warps.closed.all()) and not trace.warps.lost.any()
 
 
 def test_several_kernels_each_with_its_own(tmp_path):

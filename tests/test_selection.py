@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from warptrace.errors import UsageError
@@ -25,6 +25,8 @@ from warptrace.selection import (
     parse_warps,
 )
 
+PATIENT = settings(deadline=None, suppress_health_check=list(HealthCheck))
+"""Of a busy machine."""
 COORDINATES = st.tuples(*[st.integers(0, 2**31 - 1)] * 3)
 CLUSTERS = st.none() | st.lists(COORDINATES, min_size=1, max_size=4, unique=True).map(tuple)
 WARPS = st.none() | st.sets(st.integers(0, 31), min_size=1).map(lambda w: tuple(sorted(w)))
@@ -45,11 +47,13 @@ def selections(draw: st.DrawFn) -> Selection:
     )
 
 
+@PATIENT
 @given(selections())
 def test_json_gives_it_back(selection: Selection) -> None:
     assert Selection.from_json(json.loads(json.dumps(selection.to_json()))) == selection
 
 
+@PATIENT
 @given(CLUSTERS, st.integers(1, 9), WARPS)
 def test_json_of_a_kernels_gives_it_back(clusters: Any, stride: int, warps: Any) -> None:
     chosen = KernelSelection(clusters, stride, warps)
@@ -57,6 +61,7 @@ def test_json_of_a_kernels_gives_it_back(clusters: Any, stride: int, warps: Any)
     assert KernelSelection.from_json(None) == EVERYTHING
 
 
+@PATIENT
 @given(st.sets(st.integers(0, 31), min_size=1))
 def test_a_list_of_warps_is_read_back(warps: set[int]) -> None:
     text = number_list(sorted(warps))

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from fake_device import FakeDevice, FakeKernel, FakeWarp, write_capture
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
@@ -66,6 +66,7 @@ def ctas_of(x: int, y: int, z: int) -> list[tuple[int, int, int]]:
     return [(2 * x + i, y, 2 * z + k) for k in range(2) for i in range(2)]
 
 
+@settings(deadline=None, suppress_health_check=list(HealthCheck))
 @given(DIM, DIM, st.integers(1, 1024), st.data())
 def test_expected_warps(counts: Any, cluster: Any, threads: int, data: st.DataObject) -> None:
     """Against a count, warp by warp."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from ptx_kit import run_lanes
 
@@ -53,7 +53,7 @@ def linear(place: tuple[int, ...], grid: tuple[int, ...]) -> int:
 STRIDES = st.integers(2, 200) | st.integers(2, 2**32 - 1) | st.integers(1, 31).map(lambda k: 1 << k)
 
 
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=80, suppress_health_check=list(HealthCheck))
 @given(st.data())
 def test_every_kth_cluster(data: st.DataObject) -> None:
     stride = data.draw(STRIDES)
@@ -74,7 +74,7 @@ def expected(clusters: tuple[tuple[int, ...], ...], place: tuple[int, ...], grid
     return place in meant
 
 
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=80, suppress_health_check=list(HealthCheck))
 @given(st.data())
 def test_named_clusters(data: st.DataObject) -> None:
     grid = data.draw(grids())
@@ -87,7 +87,7 @@ def test_named_clusters(data: st.DataObject) -> None:
     assert chosen(KernelSelection(clusters), places, [grid] * len(places)) == want
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=60, suppress_health_check=list(HealthCheck))
 @given(
     st.sets(st.integers(0, 31), min_size=1),
     st.sampled_from([(1024, 1, 1), (32, 4, 8), (16, 8, 4), (33, 5, 1), (7, 9, 3), (1, 1, 64), (2, 512, 1), (5, 1, 1)]),
@@ -134,7 +134,7 @@ def region_main(selection: KernelSelection, descriptor: int, ctas: int, warps: i
     return int(got[0])
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=60, suppress_health_check=list(HealthCheck))
 @given(
     st.integers(16 << 20, 2 << 30),
     st.integers(1, 1 << 22),

@@ -17,6 +17,7 @@ from make_screenshot import browser, wait_for
 
 import warptrace
 from warptrace.export.html import write_html
+from warptrace.flows import Flow
 
 CAPTURE = Path(__file__).parents[2] / "tests" / "fixtures" / "h200_gemm_512"
 SHOW = """
@@ -26,7 +27,9 @@ layout.open(2);
 for (const w of [0, 4, 8]) layout.warpOpen[model.ctaFirst[model.sms[0].ctas[0]] + w] = 1;
 layout.update();
 timeline.resize();
-timeline.view(timeline.low + 950, timeline.low + 7650);
+timeline.view(timeline.low + 950, timeline.low + 6650);
+const load = model.flows.source.find((range) => model.ranges.warp[range] === model.ctaFirst[model.sms[0].ctas[0]]);
+timeline.select({ range: load });
 """
 
 
@@ -38,7 +41,7 @@ def main() -> int:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, browser() as page:
         path = Path(folder) / "gemm.html"
-        write_html(warptrace.load(CAPTURE), path, title="hopper_gemm 512x512x512")
+        write_html(warptrace.load(CAPTURE), path, title="hopper_gemm 512x512x512", flows=[Flow("tma_issue", "ab_wait")])
         page.resize(options.width, options.height)
         page.open(path.as_uri())
         wait_for(lambda: page.script("return document.documentElement.dataset.ready === '1'"), "the page")

@@ -372,6 +372,22 @@ def test_another_launch(look: Any, gemm: Trace, gemm_page: Path) -> None:
     assert again.evaluate("warptrace.page.launch") == 1
 
 
+def test_of_many_launches_the_one_with_tables_is_shown(look: Any, tmp_path: Path) -> None:
+    script = TraceScript()
+    for number in range(65):
+        warp = script.warp(script.launch(), 10_000 * number, 10_000 * number + 100 + number)
+        warp.push(10_000 * number + 10, "work")
+        warp.pop(10_000 * number + 20)
+    write_html(script.build(), tmp_path / "page.html")
+    page = ready(look((tmp_path / "page.html").as_uri()))
+    assert page.evaluate("warptrace.page.launch") == 32  # of median duration
+    page.get_by_role("button", name="Launch 7", exact=True).click()
+    assert page.evaluate("warptrace.page.launch") == 6
+    assert "Only one launch of each kernel and shape" in page.inner_text("#summary")
+    page.get_by_role("button", name="launch 33", exact=True).click()
+    assert page.evaluate("warptrace.page.launch") == 32
+
+
 def test_findings_stand_first(look: Any, gemm: Trace, gemm_page: Path) -> None:
     page = ready(look(gemm_page.as_uri()))
     findings = [finding.text.replace("`", "") for finding in build(gemm, [0]).details[0].findings]

@@ -18,7 +18,8 @@ class Page {
     this.timeline.restyle();
     this.keys();
     const asked = Object.fromEntries(new URLSearchParams(location.hash.slice(1)));
-    this.choose(asked.launch === "all" ? "all" : Math.min(Math.max(Number(asked.launch ?? 1) - 1 || 0, 0), model.launches.length - 1));
+    const first = model.facts.details[0]?.launch.number ?? 1; // one that has its tables
+    this.choose(asked.launch === "all" ? "all" : Math.min(Math.max(Number(asked.launch ?? first) - 1 || 0, 0), model.launches.length - 1));
     this.open(TABS.some(([id]) => id === asked.part) ? asked.part : "summary");
   }
 
@@ -170,8 +171,7 @@ class Page {
     if (shown.length === 1) node.append(this.launchFacts(shown[0]));
     const details = this.details();
     for (const one of details) node.append(...this.roles(one, details.length > 1));
-    if (!details.length) node.append(make("p", { class: "soft" }, "Of each kernel and shape the launch of median duration was analysed: "
-      + "this one was not. Its timeline, its distributions and its SMs are here."));
+    if (!details.length) node.append(this.likeThis(shown[0]));
     if (launches.length > 1) node.append(make("h2", {}, "Launches"), this.launchTable());
     if (facts.builds.length) node.append(make("h2", {}, "What tracing changed in the code"), make("ul", {}, ...facts.builds.map((text) => make("li", {}, text))));
     if (facts.problems.length) {
@@ -190,6 +190,15 @@ class Page {
     if (one.clock_uncertainty_ns) parts.push(`times across SMs good to ${duration(one.clock_uncertainty_ns)}`);
     list.append(parts.filter(Boolean).join(" · "));
     return list;
+  }
+
+  // Where another launch of the same kernel and shape has the tables.
+  likeThis(one) {
+    const alike = (other) => ["kernel_id", "grid", "block", "cluster"].every((key) => String(one[key]) === String(other[key]));
+    const median = this.model.facts.details.map((detail) => detail.launch.number - 1).find((i) => alike(this.model.launches[i]));
+    const text = "Only one launch of each kernel and shape has findings and tables, that of median duration";
+    const open = median === undefined ? "." : make("button", { class: "link", onclick: () => this.choose(median) }, `launch ${median + 1}`);
+    return make("p", { class: "soft" }, text, median === undefined ? "" : ": here ", open);
   }
 
   launchTable() {

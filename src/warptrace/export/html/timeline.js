@@ -186,7 +186,8 @@ class Timeline {
       let last = -1;
       for (const c of one.ctas) {
         if (model.ctaSlot[c] !== s || model.ctaEnd[c] < this.t0 || model.ctaStart[c] > this.t1) continue;
-        const [x0, x1] = painter.span(this.line, model.ctaStart[c], model.ctaEnd[c], style[model.ctaTurn[c] % 2 ? "block2" : "block"].pixel);
+        const colour = style[model.ctaTurn[c] % 2 ? "block2" : "block"].pixel; // paler where its events are not there
+        const [x0, x1] = painter.span(this.line, model.ctaStart[c], model.ctaEnd[c], model.ctaShown(c) ? colour : mix(colour, style.band.pixel, 0.65));
         if (x0 > last + 1 && x0 >= 0 && x0 < this.line.length && x1 - x0 > 3) this.line[x0] = style.band.pixel;
         last = x1;
         if (slot >= 10 && x1 - x0 > 60 * this.ratio) this.#label(Math.max(0, x0), x1, y + 3 + s * slot, slot - 1, model.ctaName(c), style.ink.css);

@@ -193,3 +193,16 @@ def test_load(run_dir: Path) -> None:
 def test_load_names_what_is_missing(tmp_path: Path) -> None:
     with pytest.raises(warptrace.CaptureError, match="holds no capture"):
         warptrace.load(tmp_path)
+
+
+def test_flows_are_arrows_and_checked_first(cli: Cli, run_dir: Path) -> None:
+    before = cli("postprocess", "run", "--format", "perfetto")
+    assert before.returncode == 0
+    (trace,) = run_dir.glob("*.pftrace")
+    without = trace.stat().st_size
+    done = cli("postprocess", "run", "--format", "perfetto", "--flow", "load:load")
+    assert (done.returncode, trace.stat().st_size > without) == (0, False)  # no payloads: nothing is fed
+    done = cli("postprocess", "run", "--format", "perfetto", "--flow", "load:load:order")
+    assert (done.returncode, trace.stat().st_size > without) == (0, True)
+    done = cli("postprocess", "run", "--flow", "load")
+    assert done.returncode == 2 and "flow 'load' is not SOURCE:TARGET" in done.stderr

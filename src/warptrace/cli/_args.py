@@ -156,3 +156,13 @@ def duration_ns(text: str) -> float:
         if number != text and number.strip().replace(".", "", 1).isdecimal():
             return float(number) * scale
     raise argparse.ArgumentTypeError(f"{text!r} is not a time: write a number with ns, us, ms or s, as 50us")
+
+
+def add_flows(parser: argparse.ArgumentParser) -> None:
+    """The option ``--flow``; the texts are for :func:`warptrace.flows.parse_flow`."""
+    parser.add_argument(
+        "--flow",
+        metavar="SOURCE:TARGET",
+        action="append",
+        help="ranges named SOURCE feed those named TARGET with the same payload (:order at the end: the n-th the n-th)",
+    )

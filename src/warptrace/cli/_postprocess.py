@@ -15,6 +15,7 @@ from ..errors import WarptraceError
 from ._messages import ProgressCallback, debugging, progress_bar
 
 if TYPE_CHECKING:
+    from ..flows import Flow
     from ..raw import Capture
     from ..report import Summary
     from ..report.hang import HangReport
@@ -33,7 +34,8 @@ class OutputPlan:
     """Which outputs to make, and how.
 
     ``per_process``: a file a process, not one of all processes together. ``name``: of outputs of all together, also
-    where only one process recorded anything. ``hosts_ns``: how far clocks of two machines may be apart.
+    where only one process recorded anything. ``hosts_ns``: how far clocks of two machines may be apart. ``flows``:
+    drawn in Perfetto beside those that the program declared.
     """
 
     perfetto: bool
@@ -44,6 +46,7 @@ class OutputPlan:
     per_process: bool = False
     name: str | None = None
     hosts_ns: float | None = None
+    flows: tuple[Flow, ...] = ()
 
     @property
     def empty(self) -> bool:
@@ -210,7 +213,9 @@ def _writers(name: str, plan: OutputPlan) -> dict[str, Writer]:
     def perfetto(trace: Trace, path: Path, progress: ProgressCallback | None) -> None:
         from ..export.perfetto import write_perfetto
 
-        write_perfetto(trace, path, payload_in_name=plan.payload_in_name, progress=progress)
+        write_perfetto(
+            trace, path, payload_in_name=plan.payload_in_name, flows=plan.flows, progress=progress
+        )
 
     def json(trace: Trace, path: Path, progress: ProgressCallback | None) -> None:
         from ..export.iket_json import write_iket_json

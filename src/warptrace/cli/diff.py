@@ -35,7 +35,7 @@ class DiffVerb:
         )
         parser.add_argument("a", metavar="A", help="a result of profile, or one capture in it")
         parser.add_argument("b", metavar="B", help="another, or A again with --launches")
-        parser.add_argument("--kernel", metavar="TEXT", help="only launches whose kernel or symbol contains TEXT")
+        parser.add_argument("--kernel", dest="kernel_text", metavar="TEXT", help="only launches whose kernel or symbol contains TEXT")
         parser.add_argument(
             "--launches", nargs=2, type=positive_int, metavar=("N", "M"), help="launch N of A (from 1) with M of B"
         )
@@ -86,7 +86,7 @@ def _sides(options: argparse.Namespace) -> tuple[Side, Side]:
 
     def side(path: str, trace: Trace, number: int | None) -> Side:
         numbers = None if number is None else [number]
-        chosen = select_launches(trace, given.get("kernel"), numbers)
+        chosen = select_launches(trace, given.get("kernel_text"), numbers)
         return Side(path if number is None else f"{path} launch {number}", trace, chosen)
 
     first = load(options.a)

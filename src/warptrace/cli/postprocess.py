@@ -5,12 +5,15 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import UsageError, WarptraceError
 from ..explain import armed_processes, why_nothing_recorded
+from ..flows import parse_flow
 from ..rundir import RAW_DIR, RunDirectory, is_result, record_outputs, write_run
+from ._args import add_flows
 from ._messages import note, print_summaries, shown, warn
 from ._postprocess import OutputPlan, Result, plan_outputs, postprocess
 
@@ -44,6 +47,7 @@ class Postprocess:
         parser.add_argument(
             "--per-process", action="store_true", help="outputs for each process, not for all processes together"
         )
+        add_flows(parser)
 
     def run(self, options: argparse.Namespace) -> int:
         """Returns 0, or 1 where an output could not be made."""
@@ -54,6 +58,7 @@ class Postprocess:
             given.get("format", "all"), given.get("json_gz", False), given.get("payload_in_name", False),
             per_process=given.get("per_process", False),
         )
+        plan = replace(plan, flows=tuple(map(parse_flow, given.get("flow", ()))))
         captures = [Path(os.path.realpath(path)) for path in find_captures(options.run_dir)]
         place = run_folder(Path(os.path.realpath(options.run_dir)))
         if "output_dir" in given:

@@ -6,7 +6,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
-from ._args import positive_int
+from ._args import add_flows, positive_int
 from ._messages import print_text
 
 if TYPE_CHECKING:
@@ -64,17 +64,12 @@ class ReportVerb:
 
 def add_selection(parser: argparse.ArgumentParser) -> None:
     """The options that say what to look at, which other verbs have too."""
-    parser.add_argument("--kernel", metavar="TEXT", help="only launches whose kernel or symbol contains TEXT")
+    parser.add_argument("--kernel", dest="kernel_text", metavar="TEXT", help="only launches whose kernel or symbol contains TEXT")
     parser.add_argument(
         "--launch", metavar="N", type=positive_int, action="append", help="launch N (from 1) instead of the median one"
     )
     parser.add_argument("--wait", metavar="REGEX", help="names in which REGEX is found are waits, no others")
-    parser.add_argument(
-        "--flow",
-        metavar="SOURCE:TARGET",
-        action="append",
-        help="ranges named SOURCE feed those named TARGET with the same payload (:order at the end: the n-th the n-th)",
-    )
+    add_flows(parser)
 
 
 def make_report(options: argparse.Namespace) -> Report:
@@ -89,9 +84,9 @@ def make_report(options: argparse.Namespace) -> Report:
     trace = load(options.run_dir)
     launches = None
     if "launch" in given:
-        launches = select_launches(trace, given.get("kernel"), given["launch"])
-    elif "kernel" in given:
-        chosen = [trace.launches[i] for i in select_launches(trace, given["kernel"])]
+        launches = select_launches(trace, given.get("kernel_text"), given["launch"])
+    elif "kernel_text" in given:
+        chosen = [trace.launches[i] for i in select_launches(trace, given["kernel_text"])]
         launches = representative(chosen)
     report = build(trace, launches, wait=given.get("wait"), flows=flows, by=given.get("by"))
     return report

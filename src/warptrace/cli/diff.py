@@ -35,7 +35,9 @@ class DiffVerb:
         )
         parser.add_argument("a", metavar="A", help="a result of profile, or one capture in it")
         parser.add_argument("b", metavar="B", help="another, or A again with --launches")
-        parser.add_argument("--kernel", dest="kernel_text", metavar="TEXT", help="only launches whose kernel or symbol contains TEXT")
+        parser.add_argument(
+            "--kernel", dest="kernel_text", metavar="TEXT", help="only launches whose kernel or symbol contains TEXT"
+        )
         parser.add_argument(
             "--launches", nargs=2, type=positive_int, metavar=("N", "M"), help="launch N of A (from 1) with M of B"
         )

@@ -64,7 +64,9 @@ class ReportVerb:
 
 def add_selection(parser: argparse.ArgumentParser) -> None:
     """The options that say what to look at, which other verbs have too."""
-    parser.add_argument("--kernel", dest="kernel_text", metavar="TEXT", help="only launches whose kernel or symbol contains TEXT")
+    parser.add_argument(
+        "--kernel", dest="kernel_text", metavar="TEXT", help="only launches whose kernel or symbol contains TEXT"
+    )
     parser.add_argument(
         "--launch", metavar="N", type=positive_int, action="append", help="launch N (from 1) instead of the median one"
     )

@@ -1,6 +1,6 @@
 """Cycles that an event costs a warp, beside those of the reference profiler in the same call where it is installed.
 
-    python benchmarks/event_cost.py [--iterations 100] [--warps 1,4,8,16] [--json FILE]
+    python benchmarks/event_cost.py [--iterations 100] [--warps 1,4,8,16] [--last] [--json FILE]
 
 Every SM runs one block; each warp executes a loop of one event, or one pair of events, an iteration, and reads the
 cycle counter before and after it. A figure is the mean over all warps of one launch, per iteration, the loop's own few
@@ -28,6 +28,8 @@ from profilers import OURS, REFERENCE, device, dsl_version, has_reference
 HERE = Path(__file__).resolve().parent
 MODES = {"mark": 1, "mark_i32": 1, "mark_i64": 1, "push_pop": 2, "push_i32_pop": 2, "start_end": 2}
 """Events an iteration. The names become part of kernel names."""
+LAST = "last"
+"""Ours with --keep-events last."""
 Samples = dict[str, list[float]]
 """``"mode/warps"`` -> cycles an iteration, one a repeat."""
 
@@ -67,7 +69,8 @@ def measure(modes: Sequence[str], warps: Sequence[int], iterations: int, repeats
 
 # ----------------------------------------------------------------------------------------------- the parent process
 def profiled(api: str, args: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """What a child measured under the profiler of ``api``. Raises RuntimeError where it failed."""
+    """What a child measured under the profiler of ``api``, or under ours keeping the newest events (LAST). Raises
+    RuntimeError where it failed."""
     results, traces = folder / f"{api}.json", folder / api
     # Room for every event; a warp without room would look cheap.
     room = str(max(MODES.values()) * args.iterations + 64)
@@ -75,7 +78,9 @@ def profiled(api: str, args: argparse.Namespace, folder: Path) -> dict[str, Any]
     words += ["--iterations", str(args.iterations), "--repeats", str(args.repeats)]
     words += ["--warps", ",".join(map(str, args.warps)), "--modes", ",".join(args.modes)]
     options = ["--postprocess", "none", "--max-ts-cnt-per-warp", room]
-    profilers.run(api, ["-o", str(traces), "--clobber", "profile", *options], words)
+    if api == LAST:
+        options += ["--keep-events", "last"]
+    profilers.run(OURS if api == LAST else api, ["-o", str(traces), "--clobber", "profile", *options], words)
     return profilers.results_of(api, results)
 
 
@@ -100,20 +105,26 @@ def figures(samples: Samples) -> dict[str, dict[str, float]]:
     }
 
 
-def table(found: dict[str, dict[str, dict[str, float]]], modes: Sequence[str], warps: Sequence[int]) -> str:
-    """A line a mode; for each number of warps an SM the medians of ours and of the reference, and their ratio."""
-    both = REFERENCE in found
+def table(
+    found: dict[str, dict[str, dict[str, float]]],
+    modes: Sequence[str],
+    warps: Sequence[int],
+    ours: str = OURS,
+    other: str = REFERENCE,
+) -> str:
+    """A line a mode; for each number of warps an SM the medians of ``ours`` and of ``other``, and their ratio."""
+    both = other in found
     width = 22 if both else 10
-    title = "ours / reference" if both else "ours"
+    title = f"{ours} / {other}" if both else ours
     lines = [f"cycles an iteration, {title}", "warps an SM".ljust(15) + "".join(f"{w:>{width}}" for w in warps)]
     for mode in modes:
         cells = []
         for count in warps:
-            ours = found[OURS][key(mode, count)]["median"]
-            text = f"{ours:.1f}"
+            mine = found[ours][key(mode, count)]["median"]
+            text = f"{mine:.1f}"
             if both:
-                reference = found[REFERENCE][key(mode, count)]["median"]
-                text += f" / {reference:.1f} ({ours / reference:.2f})"
+                theirs = found[other][key(mode, count)]["median"]
+                text += f" / {theirs:.1f} ({mine / theirs:.2f})"
             cells.append(f"{text:>{width}}")
         lines.append(mode.ljust(15) + "".join(cells))
     return "\n".join(lines)
@@ -128,6 +139,9 @@ def results(args: argparse.Namespace) -> dict[str, Any]:
         folder = Path(name)
         raw = {OURS: profiled(OURS, args, folder)}
         check_recorded(folder / OURS, args, raw[OURS]["blocks"])
+        if args.last:
+            raw[LAST] = profiled(LAST, args, folder)
+            check_recorded(folder / LAST, args, raw[LAST]["blocks"])
         failed = None
         if reference:
             try:
@@ -157,6 +171,7 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--modes", type=_modes, default=list(MODES), metavar="MODE,...", help=", ".join(MODES))
     parser.add_argument("--json", type=Path, default=Path("event_cost.json"), metavar="FILE", help="results file")
     parser.add_argument("--no-reference", action="store_true", help="leave the reference out")
+    parser.add_argument("--last", action="store_true", help="ours with --keep-events last too")
     parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
     return parser.parse_args(argv)
 
@@ -192,6 +207,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     print(f"{data['device']['name']}, driver {data['device']['driver']}, {data['blocks']} SMs, {data['versions']}")
     print(table(data["figures"], args.modes, args.warps))
+    if args.last:
+        print(table(data["figures"], args.modes, args.warps, LAST, OURS))
     if data["reference_failed"]:
         print(f"error: {data['reference_failed']}", file=sys.stderr)
     elif REFERENCE not in data["figures"]:

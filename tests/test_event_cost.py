@@ -58,6 +58,15 @@ def test_table_of_both() -> None:
     ]
 
 
+def test_table_of_the_newest_beside_the_first() -> None:
+    found: dict[str, dict[str, Any]] = {"ours": {"mark/4": {"median": 32.0}}, "last": {"mark/4": {"median": 34.0}}}
+    assert event_cost.table(found, ["mark"], [4], event_cost.LAST, event_cost.OURS).splitlines() == [
+        "cycles an iteration, last / ours",
+        "warps an SM                         4",
+        "mark               34.0 / 32.0 (1.06)",
+    ]
+
+
 def test_table_of_ours_alone() -> None:
     found: dict[str, dict[str, Any]] = {"ours": {"mark/8": {"median": 51.25}}}
     assert event_cost.table(found, ["mark"], [8]).splitlines() == [
@@ -80,6 +89,15 @@ def test_the_child_runs_under_the_profiler(api: str, monkeypatch: pytest.MonkeyP
         "--", sys.executable, script, "--child", str(tmp_path / f"{api}.json"),
         "--iterations", "50", "--repeats", "5", "--warps", "4", "--modes", "mark",
     ]  # fmt: skip
+
+
+def test_the_newest_are_measured_under_their_option(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(event_cost.profilers.CLI, "ours", [sys.executable, "-c", PROFILER])
+    told = event_cost.profiled(event_cost.LAST, event_cost.arguments(["--last"]), tmp_path)
+    words = told["words"]
+    assert told["api"] == "ours"
+    assert words[words.index("--keep-events") + 1] == "last"
+    assert words.index("--keep-events") < words.index("--")
 
 
 def test_a_child_that_fails_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

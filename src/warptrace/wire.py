@@ -62,6 +62,8 @@ BANK_COUNT = 1 << LOG2_BANKS
 """Claim counters. One same-address atomic a cycle is what an L2 slice does; 128 lines spread 132 SMs' claims."""
 BANK_LINE_BYTES = 128
 BANK_GRID_STEP = 37
+SCATTER = (0x7FEB352D, 0x846CA68B)
+"""Factors of the hash of a CTA that stands for its SM where only some clusters of a grid record."""
 BANKS_OFFSET = 4096
 LOST_OFFSET = BANKS_OFFSET + BANK_COUNT * BANK_LINE_BYTES
 LOST_CAPACITY = 16384
@@ -256,11 +258,22 @@ def auto_main_bytes(main: int, ctas: int, warps_per_cta: int) -> int:
     return 1 << int(max(min(max(budget - log2_warps, least), most, bank - crowd), LOG2_LEAST_MAIN))
 
 
-def bank_of(sm: np.ndarray, grid_id: np.ndarray) -> np.ndarray:
-    """The bank that warps on these SMs claim from, of launches with these (n,) u64 grid ids."""
+def bank_of(place: np.ndarray, grid_id: np.ndarray) -> np.ndarray:
+    """The bank that warps claim from: ``place`` (n,) is their SM, or :func:`scattered` where only some clusters of a
+    grid record; ``grid_id`` (n,) u64."""
     grid = (grid_id & np.uint64(BANK_COUNT - 1)).astype(np.int64)
-    bank: np.ndarray = (sm.astype(np.int64) + BANK_GRID_STEP * grid) & BANK_COUNT - 1
+    bank: np.ndarray = (place.astype(np.int64) + BANK_GRID_STEP * grid) & BANK_COUNT - 1
     return bank
+
+
+def scattered(cta: np.ndarray, grid: np.ndarray) -> np.ndarray:
+    """A hash of (n, 3) CTAs in their (n, 3) grids, as i64."""
+    c, g = cta.astype(np.uint64), grid.astype(np.uint64)
+    h: np.ndarray = (c[:, 2] * g[:, 1] + c[:, 1]) * g[:, 0] + c[:, 0]
+    for factor, shift in ((1, 16), (SCATTER[0], 15), (SCATTER[1], 16)):
+        h = h * np.uint64(factor) & np.uint64(0xFFFFFFFF)
+        h ^= h >> np.uint64(shift)
+    return h.astype(np.int64)
 
 
 def region_bytes(main_bytes: int, lane_bytes: int) -> int:

@@ -244,7 +244,8 @@ def _of(cases: list[Case], wanted: Callable[[Case], bool] = lambda case: True) -
 
 
 API = (
-    "every_call", "several_calls", "several_kernels", "drained_between_calls", "beside_silent_kernel", "experimental",
+    "every_call", "only_event", "several_calls", "several_kernels", "drained_between_calls", "beside_silent_kernel",
+    "experimental",
 )  # fmt: skip
 PAYLOADS = ("payload_every_kind", "payload_f64", "payload_integers")
 

@@ -33,8 +33,11 @@ class Fault:
     cases: tuple[str, ...]
 
 
-def text_fault(name: str, function: str, old: str, new: str, *cases: str, wide: bool = False) -> Fault:
-    """Replaces a piece of the text of one of ``ptx``'s operations; ``wide``: one that only wide kernels have."""
+def text_fault(
+    name: str, function: str, old: str, new: str, *cases: str, wide: bool = False, ring: bool = False
+) -> Fault:
+    """Replaces a piece of the text of one of ``ptx``'s operations; ``wide``, ``ring``: one that only kernels of this
+    form have."""
 
     def plant(patch: pytest.MonkeyPatch) -> None:
         original = getattr(ptx, function)
@@ -43,10 +46,11 @@ def text_fault(name: str, function: str, old: str, new: str, *cases: str, wide: 
             asm = original(*args, **kwargs)
             return replace(asm, text=asm.text.replace(old, new))
 
-        facts = ptx.KernelFacts(1, 16, not wide, 16, True, wide)
-        event = (1, 16, "i64"), {"linked": True}
+        facts = ptx.KernelFacts(1, 16, not wide, 16, True, wide, ring=ring)
+        event = (1, 16, "i64"), {"linked": True, "ring": ring}
         nothing: tuple[Any, Any] = (), {}
-        sample = {"event": event, "wide_event": event, "leader": nothing, "broadcast": nothing, "record_lanes": nothing}
+        sample = {"event": event, "wide_event": event}
+        sample |= dict.fromkeys(("leader", "broadcast", "record_lanes", "lane_tag"), nothing)
         args, kwargs = sample.get(function, ((facts,), {}))
         assert old in original(*args, **kwargs).text, f"the fault '{name}' no longer applies"
         patch.setattr(ptx, function, faulty)
@@ -143,6 +147,30 @@ def _sites_shifted(patch: pytest.MonkeyPatch) -> None:
         event(self, replace(e, site=e.site + 1), *rest, **more)
 
     patch.setattr(lower._Lowering, "_event", faulty)
+
+
+def _ring_without_mask(patch: pytest.MonkeyPatch) -> None:
+    """The slot of a ring is the event's number."""
+    patch.setattr(lower._RingLowering, "_place", lambda self, off: off)
+
+
+def _ring_tag_off_by_one(patch: pytest.MonkeyPatch) -> None:
+    """A start's tag is the number of the next event."""
+    tag, arith, constant = lower._RingLowering._tag, lower.arith, lower.constant
+    patch.setattr(lower._RingLowering, "_tag", lambda self, off: tag(self, arith.addi(off, constant(1, "i32"))))
+
+
+def _ring_counts_bytes(patch: pytest.MonkeyPatch) -> None:
+    """The cursor of a ring moves by bytes."""
+    patch.setattr(lower._RingLowering, "_step", property(lambda self: self._facts.stride))
+
+
+def _ring_lines_share_a_slot(patch: pytest.MonkeyPatch) -> None:
+    """All events of a line go to the slot of the first."""
+    event = lower._RingLowering._event
+    patch.setattr(
+        lower._RingLowering, "_event", lambda self, e, index, *rest, **more: event(self, e, 0, *rest, **more)
+    )
 
 
 FAULTS = [
@@ -276,6 +304,61 @@ FAULTS = [
         "mov.u64 g,%gridid; mov.b64 {s,t},g",
         "mov.u32 s,1; mov.u32 t,0",
         "several_kernels",
+    ),
+    Fault("a ring without its mask", _ring_without_mask, ("ring_room_16_for_17", "ring_room_8_for_20_grouped")),
+    Fault("tags of a ring off by one", _ring_tag_off_by_one, ("ring_enclosing_3_room_32", "ring_lane_tokens_9_room_4")),
+    Fault("a ring counts bytes", _ring_counts_bytes, ("ring_room_16_for_15", "ring_room_16_for_15_payload")),
+    Fault("a line of a ring shares a slot", _ring_lines_share_a_slot, ("ring_room_8_for_20_grouped",)),
+    text_fault(
+        "a ring's mask is its size", "open_region", "sub.u32 <mask>,t,1", "mov.u32 <mask>,t", "ring_room_16_for_17",
+        ring=True,
+    ),
+    text_fault(
+        "a ring twice as large", "open_region", "shr.u32 t,134217728,t", "shr.u32 t,268435456,t",
+        "ring_room_16_for_51_payload", "ring_anchored_9_room_2", ring=True,
+    ),
+    text_fault(
+        "a ring half as large", "open_region", "shr.u32 t,134217728,t", "shr.u32 t,67108864,t",
+        "ring_room_16_for_16_payload", ring=True,
+    ),
+    text_fault(
+        "a ring one slot late", "open_region", "selp.b64 <ring>,x,g,r", "add.u64 x,x,16; selp.b64 <ring>,x,g,r",
+        "ring_room_16_for_15_payload", ring=True,
+    ),
+    text_fault(
+        "the header tells another capacity of a ring", "open_region", "shr.u32 m,268435456,m", "shr.u32 m,134217728,m",
+        "ring_room_16_for_51", ring=True,
+    ),
+    text_fault(
+        "a lane's ring as large as the main one", "open_region", "@q sub.u32 t,lane,", "@q sub.u32 t,main,",
+        "ring_lanes_room_14_for_56", ring=True,
+    ),
+    text_fault(
+        "a ring says that it keeps the first", "open_region", str(wire.RING_MAGIC), str(wire.REGION_MAGIC),
+        "ring_room_16_for_15", ring=True,
+    ),
+    text_fault(
+        "a wide ring's lanes share a word", "open_region", "shl.b32 s,s,2; add.u32 n,n,s", "shl.b32 s,s,2",
+        "ring_room_16_for_15", wide=True, ring=True,
+    ),
+    text_fault(
+        "a ring's count off by one", "close", "mov.u32 f,<off>", "add.u32 f,<off>,1", "ring_only_event", ring=True
+    ),
+    text_fault(
+        "a lane's count of a ring not written", "close", "@q st.global.v2.u32 [a],{f,t}; ", "",
+        "ring_single_lane_5_3", ring=True,
+    ),
+    text_fault(
+        "tags without the lane", "lane_tag", "shl.b32 <bits>,l", "mov.u32 l,0; shl.b32 <bits>,l",
+        "ring_lane_tokens_9_room_4",
+    ),
+    text_fault(
+        "starts of a ring without tags", "event", "or.b32 c,<token>,<code>", "mov.b32 c,<code>",
+        "ring_lane_tokens_3_room_16", ring=True,
+    ),
+    text_fault(
+        "starts of a wide ring without tags", "wide_event", "or.b32 c,<token>,<code>", "mov.b32 c,<code>",
+        "ring_enclosing_3_room_32", wide=True, ring=True,
     ),
     text_fault("warp number without rows", "open_region", "mad.lo.u32 w,w,t,s; shr.u32", "shr.u32", "shape_32x2x2"),
 ]

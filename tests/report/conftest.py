@@ -6,4 +6,4 @@ import sys
 from pathlib import Path
 
 TESTS = Path(__file__).resolve().parents[1]
-sys.path += [str(TESTS / "export"), str(TESTS / "fixtures")]
+sys.path += [str(TESTS / name) for name in ("export", "fixtures", "runtime")]

@@ -19,9 +19,15 @@ from warptrace.wire import EventKind, PayloadType
 BUFFERS = st.integers(16 << 20, 2 << 30)
 
 
-def record(*, stride: int = 8, lanes: bool = False, slack: int = 64) -> KernelRecord:
+def record(*, stride: int = 8, lanes: bool = False, slack: int = 64, ring: bool = False) -> KernelRecord:
     site = Site(1, EventKind.MARK, "m", PayloadType.NONE, "k.py", 1)
-    return KernelRecord(5, "k", "k", "sm_90a", stride, slack, lanes, None, (site,))
+    return KernelRecord(5, "k", "k", "sm_90a", stride, 0 if ring else slack, lanes, None, (site,), ring=ring)
+
+
+def rings(size: RegionSize) -> tuple[int, int]:
+    """Bytes of the rings that the device makes of a size: of the main slots and of another lane's block."""
+    main = (size.main & -wire.REGION_ALIGN) - (size.main >> 2 & 15) * 8
+    return wire.ring_bytes(main), wire.ring_bytes(size.lane - wire.LANE_HEADER_BYTES) if size.lane else 0
 
 
 @given(BUFFERS)
@@ -58,6 +64,37 @@ def test_exact_sizes_hold_what_they_say(buffer: int, events: int, stride: int, l
     if lanes:
         behind = -wire.LANE_HEADER_BYTES % stride
         assert size.lane - wire.LANE_HEADER_BYTES - behind - kernel.slack >= events * stride
+
+
+@given(BUFFERS, st.integers(1, 65520), st.sampled_from([8, 16]), st.booleans())
+def test_exact_rings_hold_what_they_say(buffer: int, events: int, stride: int, lanes: bool) -> None:
+    """And waste nothing: half of a ring would not do, and what surrounds it is less than a line."""
+    layout, kernel = plan(buffer), record(stride=stride, lanes=lanes, ring=True)
+    size = exact(kernel, layout, events)
+    if size is None:
+        assert events > most_events(kernel, layout)
+        return
+    main, lane = rings(size)
+    assert main // 2 < events * stride <= main
+    assert (size.main & -wire.REGION_ALIGN) - main < wire.REGION_ALIGN
+    assert lane >= events * stride if lanes else lane == 0
+    assert wire.region_bytes(size.main & -wire.REGION_ALIGN, size.lane) <= layout.slack_bytes
+
+
+@given(BUFFERS, st.integers(0, 1 << 20), st.integers(0, 1 << 20), st.sampled_from([8, 16]), st.booleans())
+def test_learned_rings_hold_a_quarter_more_or_fill_the_region(
+    buffer: int, main: int, lane: int, stride: int, lanes: bool
+) -> None:
+    layout = plan(buffer)
+    size = learned(record(stride=stride, lanes=lanes, ring=True), layout, main, lane)
+    main_ring, lane_ring = rings(size)
+    assert size.main == main_ring and not size.automatic
+    most = layout.most_main_bytes if lanes else layout.slack_bytes - wire.REGION_HEADER_BYTES
+    assert main_ring >= main * 5 // 4 or main_ring == wire.ring_bytes(most)
+    assert (size.lane > 0) == lanes
+    if lanes:
+        assert lane_ring >= lane * 5 // 4 or 4 * lane_ring > layout.most_main_bytes // 32
+    assert wire.region_bytes(size.main, size.lane) <= layout.slack_bytes
 
 
 def test_learned_sizes_hold_twice_as_much() -> None:

@@ -131,7 +131,7 @@ def decode(captures: Sequence[Capture], *, hosts_ns: float = HOSTS_NS) -> Trace:
         meta={
             "clocks": [{"launch": i, **f} for i, f in enumerate(facts)],
             "kernels": table.kernels,
-            "room": room_facts(identity, streams, lost, lost_warps),
+            "room": room_facts(identity, streams, lost, lost_warps, table),
             "alignment": aligned,
             "snapshots": snapshot_facts(captures, trace_launches, warps, times.epoch, alignment),
             "host_start": alignment.host_start(times.epoch),

@@ -205,8 +205,8 @@ def entry(facts: KernelFacts) -> Asm:
         place = (
             "mov.u32 b,%ctaid.z; mov.u32 s,%nctaid.y; mov.u32 t,%ctaid.y; mad.lo.u32 b,b,s,t; "
             "mov.u32 s,%nctaid.x; mov.u32 t,%ctaid.x; mad.lo.u32 b,b,s,t; "
-            "shr.u32 s,b,16; xor.b32 b,b,s; mul.lo.u32 b,b,0x7feb352d; shr.u32 s,b,15; xor.b32 b,b,s; "
-            "mul.lo.u32 b,b,0x846ca68b; shr.u32 s,b,16; xor.b32 b,b,s; "
+            f"shr.u32 s,b,16; xor.b32 b,b,s; mul.lo.u32 b,b,{wire.SCATTER[0]:#x}; shr.u32 s,b,15; xor.b32 b,b,s; "
+            f"mul.lo.u32 b,b,{wire.SCATTER[1]:#x}; shr.u32 s,b,16; xor.b32 b,b,s; "
         )
     text = (
         "{ .reg .pred p; .reg .u64 a,g; .reg .u32 b,n; " + _SIZE_REGS + "mov.u64 <clock>,%clock64; "

@@ -138,7 +138,7 @@ def most_events(record: KernelRecord, layout: Layout) -> int:
 
 def learned(record: KernelRecord, layout: Layout, main: int, lane: int) -> RegionSize:
     """The size for a kernel whose warps were seen to advance by at most ``main`` and ``lane`` bytes: twice that, so
-    that a warp may record twice as many events as any before it."""
+    that a warp may record twice as many events as any before it (for rings see :func:`_learned_ring`)."""
     if record.ring:
         return _learned_ring(record, layout, main, lane)
     main_bytes = _aligned(2 * max(main, 8 * record.stride) + record.slack)
@@ -150,12 +150,14 @@ def learned(record: KernelRecord, layout: Layout, main: int, lane: int) -> Regio
 
 
 def _learned_ring(record: KernelRecord, layout: Layout, main: int, lane: int) -> RegionSize:
-    most = layout.most_main_bytes
-    main_bytes = max(min(_power_of_two(2 * max(main, 8 * record.stride)), wire.ring_bytes(most)), wire.REGION_ALIGN)
+    """A quarter more, rounded up to a power of two: what a warp records beyond it costs its oldest events only."""
+    most = layout.most_main_bytes if record.lane_events else layout.slack_bytes - wire.REGION_HEADER_BYTES
+    main_ring = min(_power_of_two(max(main, 8 * record.stride) * 5 // 4), wire.ring_bytes(most))
+    main_bytes = max(main_ring, wire.REGION_ALIGN)
     if not record.lane_events:
         return RegionSize(main_bytes, 0)
     most_lane = wire.ring_bytes(most // 32 - wire.LANE_HEADER_BYTES)
-    lane_ring = min(_power_of_two(2 * max(lane, 4 * record.stride)), most_lane)
+    lane_ring = min(_power_of_two(max(lane, 4 * record.stride) * 5 // 4), most_lane)
     return RegionSize(main_bytes, _aligned(wire.LANE_HEADER_BYTES + lane_ring))
 
 

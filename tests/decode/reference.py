@@ -238,7 +238,7 @@ def decode_ring(kernel: FakeKernel, warp: FakeWarp, main_slots: int, lane_slots:
             _end_in_ring(result, kernel, order, starts, seq, beheaded)
     left = [(seq, RANGE_STACK, depth) for stack in stacks.values() for seq, depth in stack]
     left += [(seq, RANGE_TOKEN, 0) for seq in starts]
-    _leave_open(result, kernel, order, left, open_warp and "ambiguous_end" not in result.counts)
+    _leave_open(result, kernel, order, left, open_warp and not {"ambiguous_end", "torn_ring"} & result.counts.keys())
     return result
 
 

@@ -130,7 +130,7 @@ def _decode_block(source: Source) -> Found:
     last = last_cycles(streams, events.cycle, len(regions))
     outside, long_gap = clock_faults(regions, streams, events.cycle, last)
     columns = _Columns(source, events, site, _event_ns(source, events))
-    open_, pairing = _split_open(regions, events, pairing)
+    open_, pairing = _split_open(regions, streams, events, pairing)
     return Found(
         ranges=columns.ranges(kind, pairing),
         markers=columns.markers(kind),
@@ -144,10 +144,12 @@ def _decode_block(source: Source) -> Found:
     )
 
 
-def _split_open(regions: Regions, events: Events, pairing: Pairing) -> tuple[I64, Pairing]:
+def _split_open(regions: Regions, streams: Streams, events: Events, pairing: Pairing) -> tuple[I64, Pairing]:
     """(starts of ranges that are open because their warps had not ended, the pairing without them): nothing is wrong
-    with these. Not where they may have ended: where a warp's memory was full, or one of its ends is ambiguous."""
+    with these. Not where they may have ended: where a warp's memory was full, one of its ends is ambiguous, or one of
+    its rings has no order."""
     running = ~regions.closed & ~pairing.full
+    running[streams.region[streams.torn > 0]] = False
     running[events.region[pairing.ambiguous_end]] = False
     push, start = (running[events.region[at]] for at in (pairing.unpaired_push, pairing.unpaired_start))
     opened = np.sort(np.concatenate([pairing.unpaired_push[push], pairing.unpaired_start[start]]))

@@ -348,19 +348,23 @@ def anchored(g: cute.Tensor, n: cutlass.Int32):
             iket.mark("z")
 
 
-def test_loops_with_room_for_it_record_the_global_timer():
-    """Outer loops do, and inner ones with four events or more: by the first event with a free half slot."""
-    built = compiled(anchored, (32, 1, 1))
-    assert [s.name for s in built.record.sites if s.anchor] == ["outer", "a"]
+@pytest.mark.parametrize(
+    ("block", "wanted"), [((32, 1, 1), ("outer", "a", "x")), ((24, 1, 1), ("outer", "a"))], ids=["wide", "narrow"]
+)
+def test_loops_with_room_for_it_record_the_global_timer(block, wanted):
+    """By the first event with a free half slot: all loops where records are wide, else outer ones and inner ones with
+    four events or more."""
+    built = compiled(anchored, block)
+    assert [s.name for s in built.record.sites if s.anchor] == list(wanted)
     assert {e.site: e.anchored for e in built.entry.events} == {s.id: s.anchor for s in built.record.sites}
-    (warp,), _ = run(built, [np.zeros(2048, np.int32), 3], main=2048)
+    (warp,), _ = run(built, [np.zeros(2048, np.int32), 3], main=2048, block=block[0])
     inner = ["a", "b", "c", "d"] * 2 + ["x", "y", "z"] * 2
     assert warp.named() == ["no loop"] + ["wide", "outer", *inner] * 3
     assert [r.payload for r in warp.records if r.name == "outer"] == [0, 1, 2]
-    timers = [r.timer for r in warp.records if r.name in ("outer", "a")]
-    assert len(timers) == 9 and None not in timers
+    timers = [r.timer for r in warp.records if r.name in wanted]
+    assert len(timers) == 3 * (2 * len(wanted) - 1) and None not in timers
     assert timers == sorted(timers) and timers[0] > 0
-    assert {r.timer for r in warp.records if r.name not in ("outer", "a")} == {None}
+    assert {r.timer for r in warp.records if r.name not in wanted} == {None}
 
 
 # -------------------------------------------------------------------------------------- tokens where lanes part

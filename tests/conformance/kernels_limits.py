@@ -229,7 +229,7 @@ def lanes_grouped_case(room: int) -> Case:
 # ---------------------------------------------------------------------------------------------------- no room at all
 CROWD = 32
 """Warps of the block; all claim from the bank of their one SM."""
-CROWD_ROOM = 1900
+CROWD_ROOM = 1000
 
 
 @cute.kernel
@@ -266,7 +266,7 @@ def crowded_judge(case: Case, outcome: Any, launches: list[Any]) -> list[str]:
     layout = _layout(int(outcome.capture.manifest["devices"][0]["buffer_bytes"]))
     header = next(iter(got.values()))[0].header
     size = wire.region_bytes(int(header["main_bytes"]), int(header["lane_bytes"]))
-    unit = 1 if case.keep == "last" else 8
+    unit = 1 if case.keep == "last" else int(header["stride"])
     out = []
     if len(got) != layout.bank_bytes // size or len(got) >= CROWD:
         out.append(f"{len(got)} warps have a region, {layout.bank_bytes // size} fit")

@@ -130,7 +130,17 @@ def _collect(kernel: Any) -> list[Event]:
         events.append(Event(op, kind, name, payload, file, line))
 
     walk(kernel, visit)
-    return _numbered(kernel, [replace(e, anchor=a) for e, a in zip(events, anchors.choose(events), strict=True)])
+    return events
+
+
+def _with_anchors(events: list[Event], uniform: Uniformity) -> list[Event]:
+    wide = uniform.whole_warps() and all(_together(e.op.block, uniform) for e in events)
+    return [replace(e, anchor=a) for e, a in zip(events, anchors.choose(events, wide=wide), strict=True)]
+
+
+def _together(block: Any, uniform: Uniformity) -> bool:
+    """Whether lane 0 leads the events of a block: the whole warp executes them, and no copy of them is made later."""
+    return uniform.block(block) and not _pipelined(block)
 
 
 def _numbered(kernel: Any, events: list[Event]) -> list[Event]:
@@ -180,6 +190,7 @@ def _lower_kernel(
     _check_payloads(events)
     balance.check(kernel, {e.op: e for e in events})
     uniform = Uniformity(kernel)
+    events = _numbered(kernel, _with_anchors(events, uniform))
     _guard_ends(events, uniform)
     groups = _groups(kernel, {e.op: e for e in events}, uniform)
     stride = 16 if any(e.payload != PayloadType.NONE or e.anchor for e in events) else 8
@@ -255,7 +266,7 @@ def _groups(kernel: Any, events: dict[Any, Event], uniform: Uniformity) -> list[
             event = events.get(op)
             if event is not None:
                 if together is None:
-                    together = uniform.block(b) and not _pipelined(b)
+                    together = _together(b, uniform)
                 if len(line) == MAX_GROUP or _alone(event) or (line and _alone(line[-1])) or _pipelined(b):
                     flush()
                 line.append(event)

@@ -13,6 +13,7 @@ from fake_device import FakeKernel
 from warptrace.cli._captures import wait_for_processes
 from warptrace.explain import armed_processes, why_nothing_recorded
 from warptrace.raw import CaptureWriter
+from warptrace.selection import Selection
 
 
 def capture(
@@ -22,6 +23,7 @@ def capture(
     launches: int = 0,
     plain: tuple[str, ...] = (),
     problem: str = "",
+    selection: Selection | None = None,
     finish: bool = True,
 ) -> Path:
     """A capture without data, by a process that compiled ``events`` kernels with events and those in ``plain``."""
@@ -34,6 +36,8 @@ def capture(
         writer.add_kernel(kernel.record)
     for symbol in plain:
         writer.add_uninstrumented(symbol)
+    if selection is not None:
+        writer.set_selection(selection)
     if problem:
         writer.add_problem(problem)
     if launches:
@@ -95,6 +99,24 @@ def test_launches_without_data(tmp_path: Path) -> None:
         "nothing was recorded: 1 kernel with events (k0) launched 3 times in 1 Python process, but no data came back;"
         " run again with --log-level debug"
     )
+
+
+@pytest.mark.parametrize(
+    ("selection", "reason"),
+    [
+        (Selection(warps=(8, 9)), "no warp of --warps 8-9 ran; name warps that their CTAs have"),
+        (Selection(launch_skip=3), "--launch-skip 3 leaves them all out: no kernel was launched more than 3 times"),
+        (Selection(launch_skip=2), "no data came back; run again with --log-level debug"),
+        (Selection(cta_stride=9), "no data came back; run again with --log-level debug"),
+    ],
+    ids=str,
+)
+def test_launches_of_which_nothing_was_selected(tmp_path: Path, selection: Selection, reason: str) -> None:
+    """A cluster is always left: only warps and launches can all be left out."""
+    path = capture(tmp_path / "a", events=1, launches=3, selection=selection)
+    (line,) = why_nothing_recorded([path], armed=1)
+    launched = "1 kernel with events (k0) launched 3 times in 1 Python process"
+    assert line == f"nothing was recorded: {launched}, but {reason}"
 
 
 def test_a_capture_that_cannot_be_read_is_named(tmp_path: Path) -> None:

@@ -7,6 +7,8 @@ import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,9 +20,13 @@ from cutlass._mlir.execution_engine import ExecutionEngine
 
 from warptrace import wire
 from warptrace.frontends.cute import hidden
+from warptrace.raw import read_capture
 from warptrace.runtime.cell import CELL, HostCell, kernel_number
 from warptrace.runtime.layout import RegionSize
+from warptrace.runtime.options import RuntimeOptions
+from warptrace.runtime.recorder import Recorder
 from warptrace.selection import MAX_COUNT, Selection
+from warptrace.sites import KernelRecord
 
 pytestmark = pytest.mark.dsl
 
@@ -220,3 +226,20 @@ def test_launches_without_host_code_find_the_same(cell: HostCell, selection: Sel
 
     code = HostCode()
     assert told(code.launch) == told(lambda: cell.parameters(0, KERNEL))
+
+
+def test_kernels_that_are_counted_together_are_told(tmp_path: Path, cell: HostCell) -> None:
+    """Two kernels whose numbers fall on one entry."""
+    first = KernelRecord(KERNEL, "first", "first", "sm_90a", 8, 64, False, 1, ())
+    second = replace(first, kernel_id=KERNEL + wire.CELL_KERNEL_COUNT, symbol="second", name="second")
+    notes = {}
+    for name, selection in (("window", Selection(launch_count=1)), ("all", Selection())):
+        recorder = Recorder(RuntimeOptions(directory=str(tmp_path / name), selection=selection))
+        recorder.start()
+        recorder._kernel(first)
+        recorder._kernel(second)
+        cell._kernels["launches"][kernel_number(KERNEL)] = 3
+        recorder.stop()
+        notes[name] = read_capture(recorder.directory).manifest["problems"]
+    text = "launches of first and second are counted together: --launch-skip and --launch-count see one kernel"
+    assert notes == {"window": [text], "all": []}

@@ -22,7 +22,7 @@ from ..selection import Selection
 from ..sites import KernelRecord
 from . import offer
 from .calibrate import ClockLog
-from .cell import CELL, kernel_number
+from .cell import CELL, NO_END, kernel_number
 from .drain import Drain, Need
 from .driver import DriverError
 from .layout import Layout, RegionSize, automatic, exact, learned, most_events, plan
@@ -138,6 +138,7 @@ class Recorder:
             writer.add_uninstrumented(symbol)
         for symbol in registry.deselected():
             writer.add_deselected(symbol)
+        self._check_selections()
         writer.set_place(ranks())  # programs that start their ranks themselves set the variables late
         writer.set_launches({k: CELL.launches(k) for k, record in self._kernels.items() if self._wants(record)})
         writer.set_flows(declared())
@@ -257,27 +258,27 @@ class Recorder:
         if not self._wants(record):
             self._writer.add_deselected(record.symbol)
             return
-        self._check_selection(record)
         log("info", f"traced kernel {record.symbol}: {len(record.sites)} sites, slots of {record.stride} bytes")
 
     def _wants(self, record: KernelRecord) -> bool:
         return self.options.selection.wants(record.symbol)
 
-    def _check_selection(self, record: KernelRecord) -> None:
-        """What of a kernel is recorded is compiled into it; how its launches are counted is not its own affair."""
+    def _check_selections(self) -> None:
+        """Tells of launched kernels with which the selection could not do what it says."""
         selection = self.options.selection
-        wanted = selection.of(record.symbol)
-        if record.selection != wanted:
-            self._note(
-                "warn",
-                f"kernel {record.symbol} was compiled before this recording, with another selection: "
-                f"{record.selection} is recorded, not {wanted}; compile it again",
-            )
-        others = [k for k in CELL.sharing(record.kernel_id) if k in self._kernels]
-        if others and (selection.launch_skip or selection.launch_count is not None):
-            names = " and ".join(self._kernels[k].symbol for k in (record.kernel_id, *others))
-            text = f"launches of {names} are counted together: --launch-skip and --launch-count see one kernel"
-            self._note("warn", text)
+        for record in [k for k in self._kernels.values() if self._wants(k) and CELL.launches(k.kernel_id)]:
+            wanted = selection.of(record.symbol)
+            if record.selection != wanted:
+                self._note(
+                    "warn",
+                    f"kernel {record.symbol} was compiled before this recording, with another selection: "
+                    f"{record.selection} is recorded, not {wanted}; compile it again",
+                )
+            others = sorted(k for k in CELL.sharing(record.kernel_id) if k in self._kernels)
+            if others and min(others) > record.kernel_id and selection.launch_end - selection.launch_skip < NO_END:
+                names = " and ".join(self._kernels[k].symbol for k in (record.kernel_id, *others))
+                text = f"launches of {names} are counted together: --launch-skip and --launch-count see one kernel"
+                self._note("warn", text)
 
     def _first_launch(self, ordinal: int) -> int:
         """Called by host code on the first launch on a device; must not raise."""

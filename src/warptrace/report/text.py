@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+WIDEST = 1000
+TEXT_WIDTH = 60
+"""Longer texts in a table are broken."""
 STYLES = {1: "bold", 2: "bold underline", 3: "bold"}
 
 
@@ -31,7 +34,18 @@ def print_blocks(blocks: Iterable[Block], console: Console) -> None:
                 lines = fill(text, console.width, initial_indent="- ", subsequent_indent="  ", break_on_hyphens=False)
                 console.print(Text(lines), soft_wrap=True)
         else:
-            console.print(_table(block))
+            _print_table(_table(block), console)
+
+
+def _print_table(table: Table, console: Console) -> None:
+    """A table that is wider than the terminal keeps its width, for the terminal to wrap: rich would cut numbers off."""
+    from rich.text import Text
+
+    wide = console.options.update(width=WIDEST)
+    options = wide.update(width=max(console.width, console.measure(table, options=wide).maximum))
+    for line in console.render_lines(table, options, pad=False):
+        parts = [(segment.text, segment.style or "") for segment in line]
+        console.print(Text.assemble(*parts), soft_wrap=True)
 
 
 def _table(grid: Grid) -> Table:
@@ -42,7 +56,8 @@ def _table(grid: Grid) -> Table:
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for at, title in enumerate(grid.columns):
         justify: Literal["left", "right"] = "left" if at < grid.left else "right"
-        table.add_column(title, justify=justify, overflow="fold", no_wrap=at >= grid.left)
+        most = TEXT_WIDTH if at < grid.left else None
+        table.add_column(title, justify=justify, overflow="fold", no_wrap=most is None, max_width=most)
     for row in grid.rows:
         table.add_row(*map(Text, row))
     return table

@@ -186,6 +186,7 @@ class _Run:
 
     def _end(self, *steps: tuple[signal.Signals, float]) -> None:
         """Ends all processes of the run: with each signal, and the seconds to the next; at last with SIGKILL."""
+        note("ending the command (Ctrl-C kills it at once)")
         for number, seconds in steps:
             if self._interrupts < 3:
                 send(self._processes(), number)

@@ -23,6 +23,7 @@ from ..errors import WarptraceError
 from ..flows import Flow
 from ..flows.match import match, trace_flows
 from ..trace import I32, I64, RANGE_STACK, U8, U64, Launch, Trace
+from ..unfinished import until_last_seen
 from . import trackevent as te
 from ._common import Chunk, Progress, chunks, replacing, row_bounds, rows_of
 from .payload import ValueKind, texts, widen
@@ -58,6 +59,7 @@ def write_perfetto(
     :class:`~warptrace.errors.WarptraceError` where the file cannot be written, or where the events of a warp run
     backwards in time.
     """
+    trace = until_last_seen(trace)
     bounds = row_bounds(trace)
     _check(trace)
     total = len(trace.warps) + len(trace.ranges) + len(trace.markers)
@@ -334,8 +336,11 @@ class _Writer:
         site_kind = np.where(site >= 0, te.Kind.STRING, te.Kind.NONE)
         lane_kind = np.where(lane > 0, te.Kind.UINT, te.Kind.NONE)
         site_name = np.where(is_end == 1, END_SITE, SITE).astype(np.uint64)
+        # A range that was open at a snapshot has no cycles.
+        open_kind = np.where((is_begin == 1) & (cycles < 0), te.Kind.BOOL, te.Kind.NONE)
         return [
             _argument(CYCLES, cycle_kind, cycles, order),
+            _argument(ENDED, open_kind, np.zeros(len(cycles), np.int64), order),
             _argument(site_name, site_kind, site + 1, order),
             _argument(LANE, lane_kind, lane, order),
         ]

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import PurePath
 from typing import Any
 
 import numpy as np
 
 from ..export.payload import texts
-from ..trace import I64, Launch, OpenRanges, Ranges, Trace
+from ..trace import Launch, Trace
+from ..unfinished import last_seen, with_open_ended
 from .roles import find_roles, numbers_text
 from .summary import MAX_NAME, duration, shorten
 
@@ -164,50 +165,12 @@ def _worst_time(known_from: Iterable[str]) -> str:
     return min(known_from, key=order.index, default=order[0])
 
 
-def with_open_ended(trace: Trace, now: I64) -> Trace:
-    """The trace with its open ranges among the others, as if they ended at ``now`` (warps,), ns, innermost first."""
-    o, r = trace.open, trace.ranges
-    if not len(o):
-        return trace
-    order = np.lexsort((-o.start_seq, o.warp))
-    end_seq = np.empty(len(o), np.int64)
-    first = np.searchsorted(o.warp, o.warp)
-    end_seq[order] = trace.warps.events[o.warp[order]] + np.arange(len(o)) - first[order]
-    none, silent = np.zeros(len(o), np.uint8), np.zeros(len(o), np.uint64)
-    last_cycle = _last_cycles(trace)
-    ended = Ranges(
-        **{name: getattr(o, name) for name in OpenRanges.__dataclass_fields__},
-        end_ns=np.maximum(now[o.warp], o.start_ns),
-        end_cycle=np.maximum(last_cycle[o.warp], o.start_cycle),
-        end_seq=end_seq,
-        end_type=none,
-        end_bits=silent,
-        end_site=o.start_site,
-    )
-    names = Ranges.__dataclass_fields__
-    both = {name: np.concatenate([getattr(r, name), getattr(ended, name)]) for name in names}
-    place = np.lexsort((both["start_seq"], both["warp"]))
-    return replace(trace, ranges=Ranges(**{name: column[place] for name, column in both.items()}))
-
-
-def _last_cycles(trace: Trace) -> I64:
-    """Cycle of the last event of each warp, as far as ranges and markers tell."""
-    last = np.zeros(len(trace.warps), np.int64)
-    for warp, cycle in (
-        (trace.ranges.warp, trace.ranges.end_cycle),
-        (trace.open.warp, trace.open.start_cycle),
-        (trace.markers.warp, trace.markers.cycle),
-    ):
-        np.maximum.at(last, warp, cycle)
-    return last
-
-
 class _State:
     """Where the warps of a trace are. ``now`` (warps,): ns of the snapshot of their devices."""
 
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
-        self.now = _snapshot_times(trace)
+        self.now = last_seen(trace)
         self.full = np.zeros(len(trace.warps), np.bool_)
         self.full[trace.full] = True
         roles = find_roles(with_open_ended(trace, self.now))
@@ -346,18 +309,6 @@ class _State:
 def _one_text(kind: Any, bits: Any) -> str:
     text: str = texts(np.array([kind], np.uint8), np.array([bits], np.uint64))[0]
     return text
-
-
-def _snapshot_times(trace: Trace) -> I64:
-    """ns of the snapshot of each warp's device; where there is none, the last that was seen of the device."""
-    now = np.zeros(len(trace.warps), np.int64)
-    taken = {(s["process"], s["device"]): int(s["ns"]) for s in trace.meta.get("snapshots", [])}
-    places = [(launch.process, launch.device) for launch in trace.launches]
-    for place in dict.fromkeys(places):
-        mine = np.array([p == place for p in places], np.bool_)[trace.warps.launch]
-        last = int(trace.warps.end_ns[mine].max(initial=0))
-        now[mine] = max(taken.get(place, last), last)
-    return now
 
 
 def _cta(row: Any) -> Cta:

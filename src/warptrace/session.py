@@ -364,8 +364,10 @@ def _at_exit() -> None:
 
 def _end_open(patience_s: float | None = None) -> None:
     """A session that is open when the process ends is ended and written."""
-    session = _open
-    if session is not None and session._begun:
+    with endings.saving:
+        session = _open
+        if session is None or not session._begun:
+            return
         log("info", f"the session that began at {session.began} is open at the end of the process: it ends now")
         try:
             session._end(failed=False, patience_s=patience_s)

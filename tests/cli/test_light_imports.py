@@ -30,6 +30,7 @@ def test_the_check_itself_sees_heavy_modules() -> None:
     [
         "import warptrace",
         "import warptrace.runtime.options",
+        "import os; os.environ['WARPTRACE'] = '1'; from warptrace.runtime import autostart; autostart.start()",
         "from warptrace.cli import main; main(['profile', '-o', '/dev/null/x', '--', 'true'])",
         "from warptrace.cli import build_parser; build_parser().format_help()",
     ],

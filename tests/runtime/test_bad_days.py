@@ -154,6 +154,19 @@ def test_sigterm_while_the_main_thread_waits_in_c(tmp_path: Path) -> None:
     assert_whole(tmp_path, 1)
 
 
+@pytest.mark.parametrize("how", ["pass", "os._exit(0)"])
+def test_sigterm_while_the_process_already_saves_waits_for_that(tmp_path: Path, how: str) -> None:
+    body = f"""
+    steps.launch()
+    fake_gpu.busy(0.8)
+    threading.Timer(0.3, lambda: {SIGTERM}).start()
+    {how}
+    """
+    done = profile(tmp_path, body)
+    assert done.returncode in (0, 128 + 15), done.stderr
+    assert_whole(tmp_path, 1)
+
+
 def test_a_sigterm_handler_of_the_program_is_in_charge(tmp_path: Path) -> None:
     body = f"""
     def theirs(number, frame):
@@ -269,6 +282,25 @@ def test_forked_children_record_for_themselves(tmp_path: Path) -> None:
     assert [len(x.launches) for x in (child, grandchild)] == [2, 4]
     assert problems(child) == problems(grandchild) == []
     assert len(parent.launches) + sum(p.count for p in parent.problems if p.kind == "lost_launches") == 3
+
+
+def test_a_child_forked_inside_a_session_saves_at_its_exit(tmp_path: Path) -> None:
+    """The parent's session joins its whole recording; both have hooks for the child."""
+    body = """
+    import warptrace
+    with warptrace.capture():
+        steps.launch()
+        child = os.fork()
+        if child == 0:
+            fake_gpu.forked()
+            for _ in range(2): steps.launch()
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+    """
+    done = profile(tmp_path, body)
+    assert done.returncode == 0, done.stderr
+    assert sorted(len(x.launches) for x in captures(tmp_path).values()) == [1, 2]
+    assert [problems(x) for x in captures(tmp_path).values()] == [[], []]
 
 
 def test_children_of_multiprocessing_save_what_they_recorded(tmp_path: Path) -> None:

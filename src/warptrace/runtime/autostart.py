@@ -14,7 +14,6 @@ from functools import cache
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from . import endings
 from .log import log, set_level
 from .options import ENABLE_ENV, RuntimeOptions
 
@@ -56,6 +55,8 @@ def begin() -> None:
             _ended = True
             log("error", f"not recording: {e}")
             return
+    from . import endings
+
     _watch_forks()
     atexit.register(end)
     endings.guard(lambda: end(patience_s=PATIENCE_S))
@@ -96,6 +97,8 @@ def _switch(action: Callable[[Recorder], None]) -> None:
 @cache
 def _watch_forks() -> None:
     """Once, also in children: hooks are inherited."""
+    from . import endings
+
     os.register_at_fork(
         before=endings.before_fork, after_in_parent=endings.after_fork_in_parent, after_in_child=_in_child
     )
@@ -103,7 +106,16 @@ def _watch_forks() -> None:
 
 def end(patience_s: float | None = None) -> None:
     """Ends the recording of this process, if there is one. ``patience_s``: as for ``Recorder.stop``."""
+    from . import endings
+
+    with endings.saving:
+        _end(patience_s)
+
+
+def _end(patience_s: float | None) -> None:
     global _recorder, _ended
+    from . import endings
+
     with _lock:
         recorder, _recorder = _recorder, None
         _ended = True
@@ -148,6 +160,8 @@ def _in_child() -> None:
     parent = _recorder
     if parent is None:
         return
+    from . import endings
+
     endings.after_fork_in_child()
     parent.abandon()
     _recorder = None

@@ -23,6 +23,10 @@ LOOK_S = 1.0
 
 _exit = os._exit
 _watcher: _Watcher | None = None
+saving = threading.RLock()
+"""Held by whoever saves: who comes second (a SIGTERM while the process exits) waits for the first."""
+_forking = threading.RLock()
+"""Held while a thread forks: between giving SIGTERM back and taking it again."""
 
 
 def guard(save: Callable[[], None]) -> None:
@@ -51,6 +55,7 @@ def unguard() -> None:
 
 def before_fork() -> None:
     """A SIGTERM meant for the child must not reach the parent's watcher through the pipe that both have."""
+    _forking.acquire()
     if _watcher is not None:
         _watcher.disarm()
 
@@ -59,15 +64,26 @@ def after_fork_in_parent() -> None:
     """Undoes ``before_fork``."""
     if _watcher is not None:
         _watcher.arm()
+    _forking.release()
 
 
 def after_fork_in_child() -> None:
-    """Ends ``guard`` in the child: its watcher is the parent's thread."""
+    """Ends the parent's ``guard`` in the child: its watcher is a thread that is not there. One that the child has begun
+    itself stays."""
     global _watcher
-    os._exit = _exit
-    if _watcher is not None:
+    if _watcher is not None and _watcher.pid != os.getpid():
+        os._exit = _exit
         _watcher.close()
         _watcher = None
+
+
+def _free_lock() -> None:
+    """In a forked child, which has one thread."""
+    global _forking, saving
+    _forking, saving = threading.RLock(), threading.RLock()
+
+
+os.register_at_fork(after_in_child=_free_lock)
 
 
 class _Watcher:
@@ -78,6 +94,7 @@ class _Watcher:
     """
 
     def __init__(self, save: Callable[[], None]) -> None:
+        self.pid = os.getpid()
         self._save = save
         self._handler: int | None = None
         self._pipe: tuple[int, int] | None = None
@@ -140,10 +157,15 @@ def _handler_address() -> int:
 
 
 def _within_limit(save: Callable[[], None]) -> None:
-    thread = threading.Thread(target=save, name="warptrace-save", daemon=True)
+
+    def save_alone() -> None:
+        with saving:
+            save()
+
+    thread = threading.Thread(target=save_alone, name="warptrace-save", daemon=True)
     try:
         thread.start()
     except RuntimeError:  # none can be started any more
-        save()
+        save_alone()
     else:
         thread.join(SAVE_S)

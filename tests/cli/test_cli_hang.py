@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import environment
 
 import warptrace
 from warptrace.cli._processes import processes
@@ -147,6 +148,12 @@ def test_a_timeout_tells_where_the_kernel_is_and_ends_the_program(tmp_path: Path
     assert (tool.record["exit_status"], tool.record["ended_by"], tool.record["timeout"]) == (124, "timeout", 5.5)
     assert "warptrace: the command was ended after 5.5 s: exit status 124" in tool.stderr
     assert not list((tmp_path / "run" / "raw").glob("pid_*/*.ipc.json"))
+    told = (tmp_path / "run" / "hang.txt").read_text()
+    again = subprocess.run(
+        [sys.executable, "-m", "warptrace", "postprocess", "run", "--format", "json"], capture_output=True, text=True,
+        cwd=tmp_path, env=environment(), timeout=60,
+    )  # fmt: skip
+    assert (again.returncode, told in again.stdout) == (0, True), again.stderr
 
 
 def test_a_control_c_does_so_too_once_the_program_had_time_to_end(tmp_path: Path) -> None:

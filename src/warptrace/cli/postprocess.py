@@ -108,6 +108,8 @@ def _into_new(captures: list[Path], source: Path, target: str, clobber: bool, pl
 def _report(result: Result, place: Path, captures: list[Path], armed: int) -> int:
     """Name the outputs and the faults; returns the exit status."""
     print_summaries(result.summaries, sys.stdout)
+    if result.hang is not None:
+        print(result.hang.text())
     for failure in result.failures:
         note(f"error: {failure}")
     if not result.recorded and not result.failures:

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 from fixture_kit import load_gemm
+from hypothesis import HealthCheck, given, settings
+from random_traces import random_traces
 from traces import TraceScript
 from waiting import until
 
@@ -550,6 +552,49 @@ def test_text_of_the_trace_is_shown_and_not_run(look: Any, tmp_path: Path) -> No
     assert page.evaluate("document.querySelectorAll('img, b:not(.card b):not(.role b):not(.legend b)').length") == 0
     assert page.title() == evil
     assert opened.errors == []
+
+
+HITS = """
+() => {
+  const { timeline, model, page } = warptrace, wrong = [];
+  page.open('timeline');
+  for (let launch = 0; launch < model.launches.length; launch++) {
+    page.choose(launch);
+    for (const part of ['summary', 'distributions', 'sms', 'timeline']) page.open(part);
+    for (let i = 0; i < model.ranges.name.length; i++) {
+      if (model.warps.launch[model.ranges.warp[i]] !== launch || !model.ranges.ns[i]) continue;
+      timeline.goTo({ range: i });
+      timeline.draw();
+      const place = timeline.placeOf({ range: i }), top = timeline.parts.scroll.scrollTop;
+      const hit = timeline.hit((place.x0 + place.x1) / 2, place.y + place.height / 2 - top);
+      if (hit?.range !== i) wrong.push([i, hit]);
+    }
+    for (const level of [0, 1, 2, 3]) {
+      timeline.setLevel(level);
+      timeline.draw();
+    }
+  }
+  if (model.launches.length > 1) {
+    page.choose('all');
+    timeline.setLevel(3);
+    timeline.draw();
+  }
+  return wrong;
+}
+"""
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(trace=random_traces())
+def test_any_trace_is_drawn_and_every_range_is_where_it_seems(trace: Trace, browser: Any, tmp_path: Path) -> None:
+    write_html(trace, tmp_path / "page.html")
+    page, errors = browser.new_page(viewport={"width": 1300, "height": 700}), []
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.goto((tmp_path / "page.html").as_uri())
+    page.wait_for_selector("html[data-ready]", state="attached")
+    assert page.evaluate(HITS) == []
+    page.close()
+    assert errors == []
 
 
 def test_a_sample_is_announced(look: Any, tmp_path: Path) -> None:

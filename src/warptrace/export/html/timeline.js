@@ -367,7 +367,7 @@ class Timeline {
   }
 
   #selection(context) {
-    const place = this.selected && this.#placeOf(this.selected);
+    const place = this.selected && this.placeOf(this.selected);
     if (!place) return;
     const { x0, x1, y, height } = place;
     context.save();
@@ -389,7 +389,7 @@ class Timeline {
     context.strokeStyle = context.fillStyle = this.style.accent.css;
     context.lineWidth = 1.5;
     for (const [source, target] of pairs.slice(0, 16)) {
-      const a = this.#placeOf({ range: source }), b = this.#placeOf({ range: target });
+      const a = this.placeOf({ range: source }), b = this.placeOf({ range: target });
       if (!a || !b) continue;
       const ya = a.y + a.height / 2 - this.top, yb = b.y + b.height / 2 - this.top, bend = Math.max(14, Math.abs(b.x1 - a.x0) / 3);
       context.beginPath();
@@ -403,7 +403,7 @@ class Timeline {
   }
 
   // Where a range or marker stands, in CSS pixels of the layout; null where its row is not there.
-  #placeOf({ range, marker }) {
+  placeOf({ range, marker }) {
     const { model, layout } = this;
     const w = range !== undefined ? model.ranges.warp[range] : marker !== undefined ? model.markers.warp[marker] : -1;
     if (w < 0) return null;
@@ -568,7 +568,7 @@ class Timeline {
     const long = Math.max(end - start, 1);
     if (long > span || long < span / 300) this.view((start + end) / 2 - 12 * long, (start + end) / 2 + 12 * long);
     else if (start < this.t0 || end > this.t1) this.view((start + end - span) / 2, (start + end + span) / 2);
-    this.#scrollTo(this.#placeOf(what));
+    this.#scrollTo(this.placeOf(what));
   }
 
   goToCta(c) {

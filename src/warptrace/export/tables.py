@@ -44,13 +44,21 @@ class Column:
 
     def objects(self) -> list[Any]:
         """As Python objects, None where there is no value."""
-        if self.labels is None:
+        if self.labels is None and self.valid is None:
             out: list[Any] = self.values.tolist()
-        else:
-            out = [self.labels[code] for code in self.values.tolist()]
+            return out
+        column = np.empty(len(self.values), object)
+        column[:] = self.values.tolist() if self.labels is None else _objects(self.labels)[self.values]
         if self.valid is not None:
-            out = [value if valid else None for value, valid in zip(out, self.valid.tolist())]
+            column[~self.valid] = None
+        out = column.tolist()
         return out
+
+
+def _objects(values: Sequence[Any]) -> NDArray[np.object_]:
+    out = np.empty(len(values), object)
+    out[:] = values
+    return out
 
 
 @dataclass(frozen=True)
@@ -76,14 +84,16 @@ class Payloads:
 
     def objects(self) -> list[Any]:
         """As Python numbers; the digits as text from 2^63 up, None where there is none."""
-        out: list[Any] = [None] * len(self.types)
-        for name, column in self.columns("p").items():
-            if name in ("p_int", "p_float") and column.valid is not None:
-                for row in np.flatnonzero(column.valid).tolist():
-                    out[row] = column.values[row].item()
-        for row in np.flatnonzero((self.types != 0) & (self.bits > MAX_SIGNED)).tolist():
-            if out[row] is None:
-                out[row] = str(self.bits[row])
+        columns = self.columns("p")
+        column = np.empty(len(self.types), object)
+        for part in (columns["p_int"], columns["p_float"]):
+            if part.valid is not None:
+                column[part.valid] = part.values[part.valid].tolist()
+        large = (self.types != 0) & (self.bits > MAX_SIGNED)
+        for row in np.flatnonzero(large).tolist():
+            if column[row] is None:
+                column[row] = str(self.bits[row])
+        out: list[Any] = column.tolist()
         return out
 
     def texts(self) -> list[str]:

@@ -18,10 +18,9 @@ from ..trace import Trace
 from .by import ByTable, table_by
 from .cost import DATE, DEVICE
 from .findings import Finding, findings, sound
-from .roles import Roles, find_roles
-from .stats import LaunchRow, LaunchStats, LaunchView, RoleRow, launch_row, representative
+from .roles import Roles
+from .stats import Analysis, LaunchRow, LaunchStats, LaunchView, RoleRow, analyze
 from .summary import build_lines
-from .waits import wait_flags
 
 VERSION = 1
 """Version of the JSON document."""
@@ -113,36 +112,31 @@ def build(
     by: str | None = None,
 ) -> Report:
     """The report of a trace; the arguments are those of :func:`~.stats.analyze`, and ``by`` one of :data:`.by.KEYS`."""
-    waits = wait_flags(trace.strings, wait)
-    roles = find_roles(trace)
-    known = trace_flows(trace, flows)
-    chosen = representative(trace.launches) if launches is None else tuple(launches)
+    analysis = analyze(trace, launches, wait=wait, flows=flows)
     return Report(
-        emulated=trace.emulated,
-        epoch_ns=trace.epoch_ns,
-        launches=tuple(launch_row(trace, launch) for launch in trace.launches),
-        details=tuple(_detail(trace, index, roles, waits, known, by) for index in chosen),
-        chosen_by="median" if launches is None else "all",
-        roles=roles,
+        emulated=analysis.emulated,
+        epoch_ns=analysis.epoch_ns,
+        launches=analysis.launches,
+        details=tuple(_detail(trace, analysis, stats, by) for stats in analysis.details),
+        chosen_by=analysis.chosen_by,
+        roles=analysis.roles,
         names=trace.strings,
-        wait_names=tuple(name for name, is_wait in zip(trace.strings, waits) if is_wait),
-        flows=known,
+        wait_names=tuple(name for name, is_wait in zip(trace.strings, analysis.waits) if is_wait),
+        flows=trace_flows(trace, flows),
         builds=build_lines(trace),
-        problems=tuple(
-            (p.kind, p.count, p.text, None if p.launch is None else p.launch + 1) for p in trace.problems
-        ),
+        problems=analysis.problems,
     )
 
 
-def _detail(
-    trace: Trace, index: int, roles: Roles, waits: Sequence[bool], flows: Sequence[Flow], by: str | None
-) -> Detail:
-    view = LaunchView(trace, trace.launches[index], roles, np.array(waits, np.bool_))
-    stats = view.stats(flows)
+def _detail(trace: Trace, analysis: Analysis, stats: LaunchStats, by: str | None) -> Detail:
+    table = None
+    if by is not None:
+        launch = trace.launches[stats.launch.number - 1]
+        table = table_by(LaunchView(trace, launch, analysis.roles, np.array(analysis.waits, np.bool_)), by)
     return Detail(
         stats=stats,
         findings=findings(stats, emulated=trace.emulated),
-        by=None if by is None else table_by(view, by),
+        by=table,
         sound=sound(stats, trace.emulated),
     )
 

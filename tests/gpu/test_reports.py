@@ -17,6 +17,7 @@ pytest.importorskip("torch", reason="torch is not installed")
 
 import torch
 from gpu_kit import EXAMPLES, Figure, names, profiled, python, run
+from own_plugin import plugin_words
 
 import warptrace
 
@@ -155,5 +156,5 @@ def test_kernel(warptrace_capture):
 def test_the_fixture(tmp_path: Path) -> None:
     (tmp_path / "test_one.py").write_text(FIXTURE_TEST)
     words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_one.py"]
-    done = run([*words, "-p", "warptrace.pytest_plugin"], tmp_path)
+    done = run([*words, *plugin_words()], tmp_path)
     assert done.status == 0, done.stdout

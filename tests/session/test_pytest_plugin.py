@@ -10,6 +10,9 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("cutlass")
+
+from own_plugin import plugin_words
+
 pytestmark = pytest.mark.dsl
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -52,7 +55,7 @@ def pytest_run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     (folder / "test_kernels.py").write_text(TESTS)
     env = {key: value for key, value in os.environ.items() if not key.startswith("WARPTRACE")}
     env["PYTHONPATH"] = os.pathsep.join([str(ROOT / "src"), str(ROOT / "tests")])
-    line = [sys.executable, "-m", "pytest", "-q", "-p", "warptrace.pytest_plugin", "-p", "no:cacheprovider", *words]
+    line = [sys.executable, "-m", "pytest", "-q", *plugin_words(), "-p", "no:cacheprovider", *words]
     return subprocess.run(line, cwd=folder, env=env, capture_output=True, text=True, timeout=200)
 
 

@@ -91,6 +91,8 @@ def test_few_ctas() -> None:
     one = found(pipeline(ctas=2, sm_count=4))["few_ctas"]
     assert one.text == "2 CTAs keep 2 of 4 SMs busy; the others get none."
     assert "few_ctas" not in found(pipeline(ctas=4, sm_count=4))
+    assert "few_ctas" not in found(pipeline(ctas=10, sm_count=11))
+    assert "few_ctas" in found(pipeline(ctas=9, sm_count=10))
     assert "few_ctas" not in found(pipeline(ctas=2))  # nothing known of the device
 
 

@@ -34,6 +34,7 @@ IRREGULAR_PART = 0.05
 OUTLIER_PART = 0.02
 COST = 0.10
 CLOCK = 0.10
+FEW_SMS = 0.9
 LAST_WAVE = 0.5
 FEW_WAVES = 8.0
 CLOCK_MARGIN = 2.0
@@ -212,7 +213,8 @@ def _fill(stats: LaunchStats) -> Iterator[Finding]:
 # ---------------------------------------------------------------------------------------------------- placement
 def _few_ctas(stats: LaunchStats) -> Iterator[Finding]:
     place = stats.placement
-    if place.sm_count and place.sms_used < place.sm_count and place.ctas_expected < place.sm_count:
+    few = place.sm_count is not None and max(place.sms_used, place.ctas_expected) <= FEW_SMS * place.sm_count
+    if few and place.sm_count:
         text = f"{place.ctas_expected} CTAs keep {place.sms_used} of {place.sm_count} SMs busy; the others get none."
         figures: dict[str, Value] = {
             "ctas": place.ctas_expected, "sms_used": place.sms_used, "sm_count": place.sm_count,

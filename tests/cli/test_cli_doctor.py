@@ -89,6 +89,9 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         return "1.0"
 
     monkeypatch.setattr(probes.metadata, "version", version)
+    on_the_path = examined({"gpu": [NONE], "dsl": [GOOD], "emulator": [GOOD]})[0]
+    assert Finding("nvidia-cutlass-dsl", OK, "found, of an unknown version: it has no metadata") in on_the_path
+    monkeypatch.setattr(probes.importlib.util, "find_spec", lambda name: None)
     findings, asked = examined({"gpu": [NONE]})
     assert asked == ["gpu"]  # no DSL to look at
     assert Finding("rich", FAIL, "not installed", "pip install warptrace") in findings

@@ -1,8 +1,8 @@
 """Kernels that show what clocks are worth: messages between SMs, and waits of a known length.
 
 In the relays every warp of a CTA is a station of its own ring of CTAs: it passes a flag on, round after round. A
-"send" is marked right before its flag is stored, a "recv" right after the flag was seen; payloads are the raw
-%globaltimer at the same place.
+"send" is marked right before its flag is stored, a "recv" right after the flag was seen; payloads are the low half of
+the raw %globaltimer at the same place.
 """
 
 from __future__ import annotations
@@ -37,6 +37,11 @@ def _asm(result: Any, operands: list[Any], text: str, constraints: str, loc: Any
 @dsl_user_op
 def globaltimer(*, loc: Any = None, ip: Any = None) -> cutlass.Int64:
     return cutlass.Int64(_asm(T.i64(), [], "mov.u64 $0, %globaltimer;", "=l", loc, ip))
+
+
+@dsl_user_op
+def timer_low(*, loc: Any = None, ip: Any = None) -> cutlass.Uint32:
+    return cutlass.Uint32(_asm(T.i32(), [], "mov.u32 $0, %globaltimer_lo;", "=r", loc, ip))
 
 
 def _post(space: str, scope: str, pointer: Any, value: Any, loc: Any, ip: Any) -> None:
@@ -89,17 +94,17 @@ def sleep(ns: cutlass.Constexpr, *, loc: Any = None, ip: Any = None) -> None:
 
 @cute.jit
 def sent():
-    iket.mark("send", globaltimer())
+    iket.mark("send", timer_low())
 
 
 @cute.jit
 def received():
-    iket.mark("recv", globaltimer())
+    iket.mark("recv", timer_low())
 
 
 @cute.kernel
 def relay(flags: cute.Tensor, rounds: cutlass.Int32, ctas: cutlass.Int32):
-    """Ring w visits the CTAs in steps of 2 w + 1 (or the next number that shares no factor with their number)."""
+    """Ring w visits the CTAs in steps of ``flags[w]``, which shares no factor with their number."""
     tidx, _, _ = cute.arch.thread_idx()
     bidx, _, _ = cute.arch.block_idx()
     warp = cute.arch.make_warp_uniform(tidx // 32)

@@ -24,7 +24,7 @@ from .problems import (
     clock_problems,
     event_problems,
     launch_problems,
-    ring_problems,
+    region_problems,
     stride_problems,
     unsaved_problems,
 )
@@ -111,7 +111,7 @@ def decode(captures: Sequence[Capture], *, hosts_ns: float = HOSTS_NS) -> Trace:
     problems += [*capture_problems(captures), *unsaved_problems(captures, trace_launches), *alignment.problems]
     problems += selection_problems(trace_launches)
     problems += launch_problems(trace_launches, warps, table)
-    problems += ring_problems(identity, streams)
+    problems += region_problems(identity, streams)
     problems += event_problems(found.doubts, table)
     problems += stride_problems(identity, table)
     problems += clock_problems(identity, facts, found.outside, found.long_gap)

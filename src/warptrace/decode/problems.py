@@ -11,10 +11,10 @@ import numpy as np
 from ..raw import Capture
 from ..selection import Selection
 from ..trace import Launch, Problem, Warps
-from ..wire import CELL_KERNEL_COUNT, LOST_DTYPE
+from ..wire import CELL_KERNEL_COUNT, LOST_DTYPE, unpack_capacity
 from .clocks import MOVED
 from .events import Streams, region_cycles
-from .tables import I64, Bool, SiteTable, distinct
+from .tables import I64, Bool, Regions, SiteTable, distinct
 
 if TYPE_CHECKING:
     from .blocks import Doubt
@@ -158,20 +158,29 @@ def _losers(warps: Warps, launch: int, *, whole: bool = False) -> str:
     return ", ".join(named) + (f", and {more} more warps" if more else "")
 
 
-def ring_problems(identity: Identity, streams: Streams) -> list[Problem]:
-    """What is not known of rings, by launch: their order where a warp never ended, their count where it lived long."""
+def region_problems(identity: Identity, streams: Streams) -> list[Problem]:
+    """What is not known, by launch: the order of rings whose warp never ended, and counts of warps that lived long."""
     problems = []
     regions, n = identity.regions, len(identity.keys)
     torn = np.bincount(identity.launch[streams.region], streams.torn, n).astype(np.int64)
     for i in np.flatnonzero(torn).tolist():
         text = f"{torn[i]} events of warps that never ended are left out: which of them is the oldest is not known"
         problems.append(Problem("torn_ring", int(torn[i]), text, i))
-    long = regions.ring & (region_cycles(regions) >= LEAST_EVENT_CYCLES << 32)
-    counts = np.bincount(identity.launch[long], minlength=n)
+    counts = np.bincount(identity.launch[_counts_may_have_wrapped(regions)], minlength=n)
     for i in np.flatnonzero(counts).tolist():
-        text = f"{counts[i]} warps ran so long that their counts of lost events may lack a multiple of 2**32"
+        text = f"{counts[i]} warps lost events and ran so long that their counts may lack a multiple of 2**28 or more"
         problems.append(Problem("uncertain_count", int(counts[i]), text, i))
     return problems
+
+
+def _counts_may_have_wrapped(regions: Regions) -> Bool:
+    """By region. Rings count events, the others bytes, both modulo 2**32; where all found room nothing has wrapped."""
+    headers = regions.headers
+    room, _ = unpack_capacity(headers["capacity"])
+    full = np.where(regions.ring, True, headers["advance"] > room)
+    wrap = np.where(regions.ring, 1 << 32, (1 << 32) // np.maximum(headers["stride"].astype(np.int64), 1))
+    wrapped: Bool = full & (region_cycles(regions) >= LEAST_EVENT_CYCLES * wrap)
+    return wrapped
 
 
 def event_problems(doubts: Sequence[Doubt], table: SiteTable) -> list[Problem]:

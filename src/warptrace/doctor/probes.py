@@ -3,6 +3,7 @@ may crash, or hang until their time is up."""
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import platform
@@ -28,6 +29,8 @@ LEAST_FREE_BYTES = 1 << 30
 OLDEST_PYTHON = (3, 10)
 NEEDED = ("numpy", "rich")
 EXTRA = ("cuda-bindings", "nvidia-cutlass-dsl")
+MODULES = {"cuda-bindings": "cuda.bindings", "nvidia-cutlass-dsl": "cutlass"}
+"""What a package is imported as, where that is not its name."""
 
 Runner = Callable[[str, float], "list[Finding]"]
 
@@ -67,6 +70,9 @@ def package(name: str, *, optional: bool = False) -> Finding:
         return Finding(name, OK, metadata.version(name))
     except metadata.PackageNotFoundError:
         pass
+    with suppress(ImportError):  # of the package around it
+        if importlib.util.find_spec(MODULES.get(name, name)) is not None:  # on the path, not installed
+            return Finding(name, OK, "found, of an unknown version: it has no metadata")
     if optional:
         return Finding(name, WARN, "not installed: no kernel can be traced", "pip install 'warptrace[cute]'")
     return Finding(name, FAIL, "not installed", "pip install warptrace")

@@ -429,7 +429,7 @@ class _Lowering:
             step = constant(len(group.events) * self._step, "i32")
             if moves is not None:
                 step = arith.select(moves, step, constant(0, "i32"))
-            self._advance(arith.addi(off, step))
+            self._move(off, slot, step)
         for event in group.events:
             event.op.erase()
 
@@ -440,9 +440,17 @@ class _Lowering:
         return self._lane_zero if self._facts.lanes else None
 
     def _advance(self, off: Any) -> None:
-        """Keeps the cursor, and the slot of the next event: it is worked out in the shadow of the last store."""
+        """Sets the cursor, and the slot of the first event."""
         llvm.store(off, self._cursor, alignment=4)
         llvm.store(arith.minui(off, self._limit), self._slot, alignment=4)
+
+    def _move(self, off: Any, slot: Any, step: Any) -> None:
+        """Moves the cursor, and the slot of the next event: it is worked out in the shadow of the last store.
+
+        The slot is not made from the cursor, which goes on counting and wraps after 2**32 bytes.
+        """
+        llvm.store(arith.addi(off, step), self._cursor, alignment=4)
+        llvm.store(arith.minui(arith.addi(slot, step), self._limit), self._slot, alignment=4)
 
     def _event(self, event: Event, index: int, off: Any, slot: Any, store: Any, *, grouped: bool) -> None:
         with ir.InsertionPoint(event.op), event.op.location:
@@ -511,6 +519,9 @@ class _RingLowering(_Lowering):
     def _advance(self, off: Any) -> None:
         llvm.store(off, self._cursor, alignment=4)
         llvm.store(self._place(off), self._slot, alignment=4)
+
+    def _move(self, off: Any, slot: Any, step: Any) -> None:
+        self._advance(arith.addi(off, step))
 
     def _place(self, off: Any) -> Any:
         return arith.andi(off, self._mask)

@@ -346,19 +346,22 @@ def anchored(g: cute.Tensor, n: cutlass.Int32):
             iket.mark("x")
             iket.mark("y")
             iket.mark("z")
+        for j in cutlass.range(2, unroll=1):
+            g[j] = i
+            iket.mark("alone")
 
 
 @pytest.mark.parametrize(
-    ("block", "wanted"), [((32, 1, 1), ("outer", "a", "x")), ((24, 1, 1), ("outer", "a"))], ids=["wide", "narrow"]
+    ("block", "wanted"), [((32, 1, 1), ("outer", "a", "alone")), ((24, 1, 1), ("outer", "a"))], ids=["wide", "narrow"]
 )
 def test_loops_with_room_for_it_record_the_global_timer(block, wanted):
-    """By the first event with a free half slot: all loops where records are wide, else outer ones and inner ones with
-    four events or more."""
+    """By the first event with a free half slot: outer loops, inner ones with four events or more, and where records are
+    wide also with one."""
     built = compiled(anchored, block)
     assert [s.name for s in built.record.sites if s.anchor] == list(wanted)
     assert {e.site: e.anchored for e in built.entry.events} == {s.id: s.anchor for s in built.record.sites}
     (warp,), _ = run(built, [np.zeros(2048, np.int32), 3], main=2048, block=block[0])
-    inner = ["a", "b", "c", "d"] * 2 + ["x", "y", "z"] * 2
+    inner = ["a", "b", "c", "d"] * 2 + ["x", "y", "z"] * 2 + ["alone"] * 2
     assert warp.named() == ["no loop"] + ["wide", "outer", *inner] * 3
     assert [r.payload for r in warp.records if r.name == "outer"] == [0, 1, 2]
     timers = [r.timer for r in warp.records if r.name in wanted]

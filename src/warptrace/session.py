@@ -297,6 +297,7 @@ def _arm(given: Mapping[str, Any]) -> str | None:
         dsl.arm()
     dsl.build_untraced(given.get("untraced_build", False))
     dsl.keep_newest(given.get("keep_events") == "last")
+    dsl.record_annotations(given.get("iket_calls", True))
     return dsl.version()
 
 
@@ -307,6 +308,7 @@ def _disarm() -> None:
 
         dsl.build_untraced(False)
         dsl.keep_newest(False)
+        dsl.record_annotations(True)
 
 
 def _dsl_installed() -> bool:

@@ -46,6 +46,7 @@ OPTIONS: dict[str, tuple[list[str], Any]] = {
     "untraced_build": (["--no-untraced-build"], False),
     "window": (["--window"], True),
     "keep_events": (["--keep-events", "last"], "last"),
+    "iket_calls": (["--no-iket-calls"], False),
 }
 DEFAULTS = {
     "clobber": False,
@@ -60,6 +61,7 @@ DEFAULTS = {
     "untraced_build": True,
     "window": False,
     "keep_events": "first",
+    "iket_calls": True,
 }
 
 

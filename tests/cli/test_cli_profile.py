@@ -153,6 +153,7 @@ def test_every_child_python_gets_the_environment(cli: Cli, tmp_path: Path, how: 
         "window": False,
         "selection": Selection().to_json(),
         "keep_events": "first",
+        "iket_calls": True,
     }
     assert shown["PYTHONPATH"] == path
     armed = {p.name for p in tmp_path.glob("armed_*")}
@@ -208,6 +209,7 @@ def test_the_record_of_a_run(cli: Cli, workload: list[str], tmp_path: Path) -> N
             "window": False,
             "selection": Selection().to_json(),
             "keep_events": "first",
+            "iket_calls": True,
         },
         "versions": {
             "warptrace": warptrace.__version__,

@@ -315,6 +315,7 @@ def test_a_recording_that_cannot_be_ended(
         ({"max_events_per_warp": True}, "max_events_per_warp must be a whole number, not True"),
         ({"untraced_build": 1}, "untraced_build must be true or false, not 1"),
         ({"log_level": "loud"}, "log level 'loud' is unknown"),
+        ({"iket_calls": 0}, "iket_calls must be true or false, not 0"),
         ({"keep_events": "newest"}, "keep_events 'newest' is unknown: choose one of first, last"),
     ],
 )

@@ -142,6 +142,11 @@ def _add_selection(parser: Parser) -> None:
         action="store_true",
         help="only when each warp begins and ends, of every kernel, with events or without: no event is recorded",
     )
+    group.add_argument(
+        "--iket-calls",
+        action=argparse.BooleanOptionalAction,
+        help="calls of the DSL's own event module, cute.experimental.iket, are recorded too (default: they are)",
+    )
     group.add_argument("--launch-skip", metavar="N", type=whole_number, help="not the first N launches of a kernel")
     group.add_argument("--launch-count", metavar="M", type=positive_int, help="then only M launches of a kernel")
 
@@ -175,6 +180,7 @@ class Request:
     keep_events: str
     timeout: float | None
     watch: bool
+    iket_calls: bool
 
     @classmethod
     def from_options(cls, options: argparse.Namespace) -> Request:
@@ -200,6 +206,7 @@ class Request:
             keep_events=given.get("keep_events", "first"),
             timeout=given.get("timeout"),
             watch=given.get("watch", False),
+            iket_calls=given.get("iket_calls", True),
         )
         if request.measure_overhead and request.selection.lifetimes:
             raise UsageError("--measure-overhead compares with what --warp-trace records: drop one of the two")
@@ -218,6 +225,7 @@ class Request:
             window=self.window,
             selection=self.selection,
             keep_events=self.keep_events,
+            iket_calls=self.iket_calls,
         )
 
 

@@ -78,6 +78,7 @@ class RuntimeOptions:
     ``window``: recording begins off and follows ``warptrace.start``, ``stop`` and ``capture``.
     ``selection``: what is recorded.
     ``keep_events``: one of KEEP_EVENTS, for kernels compiled from then on.
+    ``iket_calls``: calls of the DSL's own event module (``cute.experimental.iket``) are recorded too.
 
     Raises UsageError, naming the field, for a value that cannot be used.
     """
@@ -90,6 +91,7 @@ class RuntimeOptions:
     window: bool = False
     selection: Selection = Selection()
     keep_events: str = "first"
+    iket_calls: bool = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "directory", os.path.abspath(self.directory))
@@ -192,7 +194,7 @@ def _checked(name: str, value: Any, shown: str) -> Any:
             return Selection.from_json(value)
         except UsageError as error:
             raise UsageError(f"{shown.removesuffix(name)}{error}") from None
-    if name in ("untraced_build", "window"):
+    if name in ("untraced_build", "window", "iket_calls"):
         if not isinstance(value, bool):
             raise UsageError(f"{shown} must be true or false, not {value!r}")
         return value

@@ -20,6 +20,7 @@ _lock = threading.Lock()
 _armed = False
 _untraced_builds = False
 _keep_newest = False
+_annotations = True
 
 
 def process_enabled() -> bool:
@@ -52,6 +53,7 @@ def arm() -> None:
             register(_finalize)
         _wrap_compiler()
         _wrap_hooks()
+        _wrap_annotations()
         _armed = True
 
 
@@ -65,6 +67,17 @@ def keep_newest(on: bool) -> None:
     """Whether kernels traced from now on keep the newest events of each warp, not the first."""
     global _keep_newest
     _keep_newest = on
+
+
+def record_annotations(on: bool) -> None:
+    """Whether calls of the DSL's own event module in kernels traced from now on are recorded (they are)."""
+    global _annotations
+    _annotations = on
+
+
+def annotations_recorded() -> bool:
+    """See :func:`record_annotations`."""
+    return _annotations
 
 
 def frontend_next() -> bool:
@@ -146,6 +159,12 @@ def _wrap_hooks() -> None:
         BaseDSL._run_trace_finalize_hooks = _plainly(BaseDSL._run_trace_finalize_hooks)
     except (ImportError, AttributeError) as e:
         log("debug", f"errors of the finalize hook come wrapped: {e}")
+
+
+def _wrap_annotations() -> None:
+    from . import annotated
+
+    annotated.wrap()
 
 
 def _plainly(run_hooks: Callable[..., Any]) -> Callable[..., Any]:

@@ -81,25 +81,25 @@ def mark(name: str, payload: Any = None) -> None:
     ``payload``: Python bool, int (32 bits) or float (32 bits), or a DSL scalar; the value of the first active lane is
     recorded. Raises EventError (file:line) for a bad name or payload.
     """
-    if _recording():
+    if recording():
         _event(EventKind.MARK, _checked_name(name), payload)
 
 
 def range_push(name: str, payload: Any = None) -> None:
     """Opens a range; the next unmatched ``range_pop`` of the warp closes it (LIFO)."""
-    if _recording():
+    if recording():
         _event(EventKind.PUSH, _checked_name(name), payload)
 
 
 def range_pop() -> None:
     """Closes the range pushed last."""
-    if _recording():
+    if recording():
         _event(EventKind.POP, "", None)
 
 
 def switch(name: str, payload: Any = None) -> None:
     """Ends the range pushed last and starts the next with the same stamp: half the records of phase-by-phase code."""
-    if _recording():
+    if recording():
         _event(EventKind.SWITCH, _checked_name(name), payload)
 
 
@@ -113,7 +113,7 @@ def range(name: str, payload: Any = None) -> Iterator[None]:
 
 def range_start(name: str, payload: Any = None) -> Token:
     """Opens a range that ends where its token is given to ``range_end``, later or in another iteration."""
-    if not _recording():
+    if not recording():
         return Token(None, name)
     return Token(cutlass.Int32(_event(EventKind.START, _checked_name(name), payload)), name)
 
@@ -121,7 +121,7 @@ def range_start(name: str, payload: Any = None) -> Token:
 def range_end(token: Token, payload: Any = None) -> None:
     """Closes the range of ``token``; nothing happens for a sentinel. Raises EventError if ``token`` is not a token, or
     if its payload is known to differ in presence or type from that of the start."""
-    if not _recording():
+    if not recording():
         return
     if not isinstance(token, Token):
         raise _error(f"range_end needs a token from range_start or sentinel_token, not {type(token).__name__}")
@@ -132,25 +132,26 @@ def range_end(token: Token, payload: Any = None) -> None:
 
 def sentinel_token(name: str) -> Token:
     """A token that stands for no range: for variables that a loop carries before the first ``range_start``."""
-    if not _recording():
+    if not recording():
         return Token(None, name)
     _checked_name(name)
     return Token(cutlass.Int32(constant(wire.SENTINEL_TOKEN, "i32")), name)
 
 
-def _recording() -> bool:
+def recording() -> bool:
+    """Whether an event call made now leaves an event: tracing is on, and a kernel is being traced."""
     return enabled() and enclosing_kernel() is not None
 
 
-_OWN = (__name__, "contextlib")
+_OWN = __name__.rpartition(".")[0]
 
 
 def _call_site() -> tuple[str, int]:
-    """File and line of the user's call: the first frame outside this module and the DSL."""
+    """File and line of the user's call: the first frame outside this front end and the DSL."""
     frame = sys._getframe(1)
     while frame is not None:
         module = str(frame.f_globals.get("__name__", ""))
-        if module not in _OWN and module.split(".")[0] != "cutlass":
+        if module.split(".")[0] not in ("cutlass", "contextlib") and not module.startswith(f"{_OWN}."):
             return frame.f_code.co_filename, frame.f_lineno
         frame = frame.f_back  # type: ignore[assignment]
     return "<unknown>", 0

@@ -1,0 +1,121 @@
+"""Kernels that are annotated for the DSL's own event module: an event of ours stands beside each of its calls.
+
+The original is called as ever, so that it makes no difference whether the DSL compiles those calls in (``iket`` in its
+compiler options) or strips them. Its public functions are all that is known of the module here.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+from ...runtime.log import log
+from . import dsl, events
+from .wrapping import Around, Call, rebind, wrapped
+
+MODULE = "cutlass.cute.experimental.iket"
+
+_inside: ContextVar[bool] = ContextVar("warptrace_inside_iket", default=False)
+
+
+def wrap() -> None:
+    """Wraps the module's functions, once in a process. Nothing happens where this DSL lacks it or cannot load it."""
+    try:
+        module = importlib.import_module(MODULE)
+        originals = {name: getattr(module, name) for name in _AROUND}
+        pairs = [(f, wrapped(f, _around(f, _AROUND[name]))) for name, f in originals.items()]
+    except Exception as e:  # older DSLs lack it; others refuse it on the toolkit at hand
+        log("debug", f"no calls of {MODULE} are recorded: {type(e).__name__}: {e}")
+        return
+    rebind(pairs)
+
+
+class BothTokens:
+    """A token of the DSL's and ours for the same range: one run-time value that loops carry and branches merge."""
+
+    def __init__(self, theirs: Any, ours: events.Token) -> None:
+        self.theirs = theirs
+        self.ours = ours
+
+    def __extract_mlir_values__(self) -> list[Any]:
+        return [*self.theirs.__extract_mlir_values__(), *self.ours.__extract_mlir_values__()]
+
+    def __new_from_mlir_values__(self, values: list[Any]) -> BothTokens:
+        own = len(values) - len(self.ours.__extract_mlir_values__())
+        theirs = self.theirs.__new_from_mlir_values__(values[:own])
+        return BothTokens(theirs, self.ours.__new_from_mlir_values__(values[own:]))
+
+
+Given = dict[str, Any]
+
+
+def _around(original: Callable[..., Any], event: Callable[[list[str], Given], Callable[[Any], Any]]) -> Around:
+    """``event(parameters, given)`` records what comes before the original, or returns what records after it."""
+    signature = inspect.signature(original)
+    parameters = list(signature.parameters)
+
+    @contextmanager
+    def around(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Call]:
+        if _inside.get() or not dsl.annotations_recorded() or not events.recording():
+            yield Call(args, kwargs)
+            return
+        bound = signature.bind(*args, **kwargs)
+        result = event(parameters, bound.arguments)
+        mark = _inside.set(True)  # one of them may call another
+        try:
+            yield Call(bound.args, bound.kwargs, result)
+        finally:
+            _inside.reset(mark)
+
+    return around
+
+
+def _mark(parameters: list[str], given: Given) -> Callable[[Any], Any]:
+    def after(made: Any) -> Any:
+        events.mark(given[parameters[0]], given.get("payload"))
+        return made
+
+    return after
+
+
+def _push(parameters: list[str], given: Given) -> Callable[[Any], Any]:
+    def after(made: Any) -> Any:
+        events.range_push(given[parameters[0]], given.get("payload"))
+        return made
+
+    return after
+
+
+def _pop(parameters: list[str], given: Given) -> Callable[[Any], Any]:
+    events.range_pop()
+    return lambda made: made
+
+
+def _start(parameters: list[str], given: Given) -> Callable[[Any], Any]:
+    return lambda made: BothTokens(made, events.range_start(given[parameters[0]], given.get("payload")))
+
+
+def _sentinel(parameters: list[str], given: Given) -> Callable[[Any], Any]:
+    return lambda made: BothTokens(made, events.sentinel_token(given[parameters[0]]))
+
+
+def _end(parameters: list[str], given: Given) -> Callable[[Any], Any]:
+    token = given[parameters[0]]
+    if isinstance(token, BothTokens):  # else it was made outside the kernel, and the original says what that means
+        events.range_end(dsl.read_attribute(token, "ours"), given.get("payload"))
+        given[parameters[0]] = dsl.read_attribute(token, "theirs")
+    return lambda made: made
+
+
+_AROUND = {
+    "mark": _mark,
+    "range_push": _push,
+    "range_pop": _pop,
+    "range_start": _start,
+    "range_end": _end,
+    "sentinel_token": _sentinel,
+}

@@ -46,6 +46,8 @@ def tracing(on: bool = True) -> Iterator[None]:
 
         with warptrace.cute.tracing():
             traced = cute.compile(host_function, *args)
+
+    The innermost block counts.
     """
     if on:
         dsl.arm()

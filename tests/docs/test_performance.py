@@ -1,0 +1,89 @@
+"""The tables of docs/performance.md are those of benchmarks/results."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "performance.md"
+RESULTS = ROOT / "benchmarks" / "results"
+EVENTS = {
+    "mark": "mark",
+    "mark_i32": "mark, 32-bit payload",
+    "mark_i64": "mark, 64-bit payload",
+    "push_pop": "push + pop",
+    "push_i32_pop": "push with payload + pop",
+    "start_end": "start + end",
+}
+GEMMS = {"gemm_4096": "4096^3, tile 128x256", "gemm_8192": "8192^3, tile 128x128"}
+STEPS = {
+    "decode": "raw capture to columns",
+    "perfetto": "columns to `.pftrace`",
+    "json": "columns to `.trace.json`",
+    "json-gzip": "columns to `.trace.json.gz`",
+}
+
+pytestmark = pytest.mark.skipif(not PAGE.is_file() or not RESULTS.is_dir(), reason="no benchmarks in this checkout")
+
+
+def table(mark: str) -> list[list[str]]:
+    """Rows of the table below a comment, without its head."""
+    text = PAGE.read_text(encoding="utf-8").partition(f"<!-- {mark} -->\n")[2].partition("\n\n")[0]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines()]
+    return rows[2:]
+
+
+def results(name: str) -> Any:
+    return json.loads((RESULTS / name).read_text(encoding="utf-8"))
+
+
+def test_event_cost() -> None:
+    figures = results("event-cost-h200-2026-11-29.json")["figures"]
+    wanted = []
+    for mode, name in EVENTS.items():
+        row = [name]
+        for warps in (1, 4, 8, 16):
+            ours, theirs = (figures[api][f"{mode}/{warps}"]["median"] for api in ("ours", "reference"))
+            row.append(f"{ours:.1f} / {theirs:.1f} ({ours / theirs:.2f})")
+        wanted.append(row)
+    assert table("event cost") == wanted
+
+
+def test_kernel_overhead() -> None:
+    found = results("kernel-overhead-h200-2026-11-29.json")
+    wanted = []
+    for workload, name in GEMMS.items():
+        row = [name, f"{found['events'][workload]:,}"]
+        for api in ("ours", "reference"):
+            one = found["figures"][workload][api]
+            row.append(f"{one['plain_us']:.1f}, {one['traced_us']:.1f}")
+            row.append(f"{one['ratio']:.3f} ({one['ratio_low']:.3f}-{one['ratio_high']:.3f})")
+        wanted.append(row)
+    assert table("kernel overhead") == wanted
+
+
+def test_postprocess_speed() -> None:
+    runs = [run for run in results("postprocess-speed-2026-11-29.json")["runs"] if "decode" in run]
+    wanted = []
+    for step, name in STEPS.items():
+        seconds = [", ".join(f"{run[step][key]:.1f}" for run in runs) for key in ("s", "cpu_s")]
+        size = f"{runs[0][step]['mb']:,.0f}" if "mb" in runs[0][step] else ""
+        wanted.append([name, *seconds, size])
+    assert table("postprocess speed") == wanted
+
+
+def test_where_the_other_is_cheaper_it_is_said() -> None:
+    """The sentences and the table of targets follow from the figures."""
+    figures = results("event-cost-h200-2026-11-29.json")["figures"]
+    ours, theirs = ({key: one["median"] for key, one in figures[api].items()} for api in ("ours", "reference"))
+    cheaper = {
+        warps: {m for m in EVENTS if ours[f"{m}/{warps}"] > theirs[f"{m}/{warps}"]} for warps in (1, 4, 8, 16)
+    }
+    assert cheaper == {1: set(), 4: {"start_end"}, 8: {"start_end", "push_i32_pop"}, 16: set(EVENTS) - {"mark"}}
+    kernel = results("kernel-overhead-h200-2026-11-29.json")["figures"]
+    assert kernel["gemm_4096"]["reference"]["ratio"] < kernel["gemm_4096"]["ours"]["ratio"]
+    assert kernel["gemm_8192"]["ours"]["ratio"] < kernel["gemm_8192"]["reference"]["ratio"]

@@ -38,3 +38,9 @@ def test_every_fault_has_a_test_that_exists() -> None:
                 wrong.append(name)
     assert references > 30
     assert wrong == []
+
+
+def test_no_two_test_files_have_one_name() -> None:
+    """pytest imports them by it."""
+    names = [path.name for path in (ROOT / "tests").rglob("test_*.py")]
+    assert sorted(set(names)) == sorted(names)

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
 _ENTRY = re.compile(r"\.entry\s+([\w$]+)\((.*?)\)(.*?)^\}", re.S | re.M)
 _PARAM = re.compile(r"\.param\s+((?:\.align\s+\d+\s+)?\.\w+)\s+[\w$]+(?:\[(\d+)\])?")
 _EVENT = re.compile(r"^\s*\{ \.reg \.u64 a; \.reg \.u32 t,c,g(?P<wide>,h,k)?; (?P<text>.*) \}\s*$", re.M)
+_RUN = re.compile(r"^\s*\{ \.reg \.u64 a; \.reg \.u32 t,c,h,k; \.reg \.pred q; (.*) \}\s*$", re.M)
+_RUN_SITE = re.compile(r"^(?:add\.u32 c,%r\d+|mov\.u32 c),(\d+);")
+_RUN_COUNT = re.compile(r"setp\.lt\.u32 q,%r\d+,(\d+); and\.pred q,q,%p\d+; @q st\.global\.b32 \[a\+(\d+)\],t;$")
+_OF_RECORD = re.compile(r"setp\.eq\.u32 q,%r\d+,(\d+); @q ([^;]+);")
 _ADDRESS = re.compile(r"cvt\.u64\.u32 a,(%r\d+|\d+); add\.u64 a,a,%rd\d+;")
 _CODE = re.compile(r"(?:or\.b32 c,(?P<token>%r\d+|-?\d+),|mov\.b32 c,)(?P<code>%r\d+|\d+);")
 _RECORD = re.compile(r"@(%p\d+) st\.global\.v2\.b32 \[a\+(\d+)\],\{t,c\};")
@@ -22,7 +27,8 @@ _CONSTANT = re.compile(r"mov\.b(?:32|64)\s+(%rd?\d+), (-?\d+);")
 @dataclass(frozen=True)
 class StoredEvent:
     """One event store. ``payload``: its constant bits, None where there is no payload or it is not a constant.
-    ``anchored``: the record also holds the global timer. ``wide``: it is stored by several lanes."""
+    ``anchored``: the record also holds the global timer. ``wide``: it is stored by several lanes; ``run``: how many
+    records one store stores with it."""
 
     site: int
     cursor: str
@@ -32,6 +38,7 @@ class StoredEvent:
     payload: int | None
     anchored: bool
     wide: bool
+    run: int = 1
 
 
 @dataclass(frozen=True)
@@ -54,7 +61,9 @@ class Entry:
             found = constants.get(operand, set())
             return next(iter(found)) if len(found) == 1 else None
 
-        out = []
+        found_at: list[tuple[int, list[StoredEvent]]] = []
+        for run in _RUN.finditer(self.body):
+            found_at.append((run.start(), _run(run[1], constant)))
         for found in _EVENT.finditer(self.body):
             text, wide = found["text"], found["wide"] is not None
             (cursor,) = _ADDRESS.findall(text)
@@ -65,10 +74,11 @@ class Entry:
             payload = constant(value) if value else None
             payload = payload if payload is None else payload & ((1 << bits) - 1)
             anchored = "%globaltimer_lo" in text
-            out.append(StoredEvent(site, cursor, at, code["token"] is not None, bits, payload, anchored, wide))
-        # %clock is read by events alone (the header takes %clock64): none has escaped the pattern
-        assert len(out) == len(re.findall(r"%clock;", self.body))
-        return out
+            event = StoredEvent(site, cursor, at, code["token"] is not None, bits, payload, anchored, wide)
+            found_at.append((found.start(), [event]))
+        # %clock is read by events alone (the header takes %clock64): none has escaped the patterns
+        assert len(found_at) == len(re.findall(r"%clock;", self.body))
+        return [event for _, events in sorted(found_at, key=lambda one: one[0]) for event in events]
 
     @property
     def votes(self) -> int:
@@ -90,6 +100,28 @@ class Entry:
             assert event.cursor == out[-1][0]
             out[-1][1].append(event.site)
         return [group for _, group in out]
+
+
+def _run(text: str, constant: Callable[[str], int | None]) -> list[StoredEvent]:
+    """The records of a run."""
+    (cursor,) = _ADDRESS.findall(text)
+    ((count, at),) = _RUN_COUNT.findall(text)
+    (first,) = _RUN_SITE.findall(text)
+    assert text.count("st.global.") == 1
+    stride = 16 if "selp.b32 c,c," in text else 8
+    following = text.startswith("add.u32")
+    events = []
+    for number in range(int(count)):
+        own = [instruction for j, instruction in _OF_RECORD.findall(text) if int(j) == number]
+        others = [int(x.rpartition(",")[2]) for x in own if x.startswith("mov.u32 c,")]
+        site = int(first) + number if following else others[0] if others else int(first)
+        ((bits, value),) = [(int(x[5:7]), x.rpartition(",")[2]) for x in own if x[8:9] in "h{"] or [(0, "")]
+        payload = constant(value) if value else None
+        payload = payload if payload is None else payload & ((1 << bits) - 1)
+        end, anchored = any(x.startswith("or.b32") for x in own), any("globaltimer" in x for x in own)
+        offset = int(at) + number * stride
+        events.append(StoredEvent(site, cursor, offset, end, bits, payload, anchored, True, int(count)))
+    return events
 
 
 def _narrow(text: str) -> tuple[int, int, str | None]:

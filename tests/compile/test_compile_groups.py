@@ -13,6 +13,7 @@ from dsl_build import build, tensor
 from emulated import run
 
 import warptrace.cute as iket
+from warptrace.wire import EventKind
 
 
 def host_of(kernel, block=(32, 1, 1), grid=1):
@@ -326,6 +327,50 @@ def test_an_end_of_a_possible_sentinel_shares_nothing():
             assert warp.named() == [*expected, "own", "inside", "own", "last"]
             assert [r.start for r in warp.records if r.start is not None] == starts
             assert warp.advance == len(warp.records)
+
+
+# ------------------------------------------------------------------------------------------------------ runs
+@cute.kernel
+def at_once(g: cute.Tensor, n: cutlass.Int32):
+    tidx, _, _ = cute.arch.thread_idx()
+    for i in cutlass.range(n, unroll=1):
+        iket.range_push("a", i)
+        iket.range_push("b", i * 2 + 1)
+        iket.range_pop()
+        g[tidx] = i
+        iket.range_pop()
+        token = iket.range_start("t", cutlass.Int64(i))
+        iket.mark("of the lane", tidx)
+        iket.mark("between")
+        iket.range_end(token, cutlass.Int64(i) << 33)
+        iket.mark("last")
+
+
+def test_events_with_nothing_between_them_are_stored_at_once():
+    """A store to memory parts them, a payload that lanes do not share, and the end of a group of eight; arithmetic does
+    not."""
+    built = compiled(at_once, (64, 1, 1))
+    assert [e.run for e in built.entry.events] == [3, 3, 3, 2, 2, 1, 2, 2, 1]
+    assert built.entry.body.count("%clock;") == 5
+    warps, _ = run(built, [np.zeros(2048, np.int32), 2], main=2048, block=64)
+    for warp in warps:
+        one = ["a", "b", "POP", "POP", "t", "of the lane", "between", "t", "last"]
+        assert warp.named() == one * 2
+        values = [[i, 2 * i + 1, None, None, i, 32 * warp.warp, None, i << 33, None] for i in (0, 1)]
+        assert [r.payload for r in warp.records] == values[0] + values[1]
+        assert [r.start for r in warp.records if r.kind == EventKind.END] == [4, 13]
+
+
+def test_events_at_once_have_one_stamp():
+    """Ranges with nothing in them last nothing, and keep their order."""
+    built = compiled(at_once, (64, 1, 1))
+    text = next(line for line in built.ptx.splitlines() if "setp.lt.u32 q," in line and ",3; and.pred" in line)
+    assert text.count("%clock") == 1 and text.count("st.global") == 1
+
+
+def test_narrow_kernels_have_no_runs():
+    built = compiled(at_once, (40, 1, 1))
+    assert [e.run for e in built.entry.events] == [1] * 9
 
 
 # --------------------------------------------------------------------------------------------------- anchors

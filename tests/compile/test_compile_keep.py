@@ -83,10 +83,13 @@ def texts() -> Iterator[str]:
                     yield ptx.event(1, stride, payload, linked=linked, anchor=anchor).text
                     for grouped in (False, True):
                         yield ptx.wide_event(1, stride, payload, linked=linked, anchor=anchor, grouped=grouped).text
+        widths = (None, "i32", "i64") if stride == 16 else (None, None, None)
+        records = [ptx.RunRecord(k + 1, k == 1, width, False) for k, width in enumerate(widths)]
+        yield from (ptx.run(1, stride, records).text, ptx.run_lanes(stride).text)
     yield from (f().text for f in (ptx.leader, ptx.broadcast, ptx.lane_zero, ptx.record_lanes))
 
 
 def test_the_text_of_the_default_form() -> None:
     """Byte for byte. Whoever changes it on purpose measures it (benchmarks/event_cost.py) and writes the new digest."""
     digest = hashlib.sha256(json.dumps(list(texts())).encode()).hexdigest()
-    assert digest == "8839345d7686930fb1a041eca2885c489171a68eda8a0b29c13429e4ba0ea330"
+    assert digest == "ec4d8f8e7d30f119dffc22572fa56d7f7de491c8bbf89a2b0a84a71178cf1258"

@@ -269,6 +269,7 @@ def by_lane(out: cute.Tensor, n: cutlass.Int32):
     tidx, _, _ = cute.arch.thread_idx()
     for i in cutlass.range(n, unroll=1):
         iket.mark("round", i)
+        out[tidx] = i
         iket.mark("wide round", cutlass.Int64(i) * (1 << 33) - 5)
         iket.range_push("lane", tidx)
         iket.mark("wide lane", cutlass.Int64(tidx) * (1 << 33) + i)

@@ -50,6 +50,9 @@ def text_fault(
         event = (1, 16, "i64"), {"linked": True, "ring": ring}
         nothing: tuple[Any, Any] = (), {}
         sample = {"event": event, "wide_event": event}
+        sample["run_lanes"] = (16,), {}
+        records = [ptx.RunRecord(3, False, "i32", False), ptx.RunRecord(4, True, "i64", False)]
+        sample["run"] = (1, 16, records), {}
         sample |= dict.fromkeys(("leader", "broadcast", "record_lanes", "lane_tag"), nothing)
         args, kwargs = sample.get(function, ((facts,), {}))
         assert old in original(*args, **kwargs).text, f"the fault '{name}' no longer applies"
@@ -241,7 +244,7 @@ FAULTS = [
     text_fault(
         "the payload in the code's place", "wide_event", "selp.b32 c,c,h,<iscode>", "mov.b32 c,h", "payload_by_lane",
     ),
-    text_fault("wide records share a slot", "wide_event", "[a+16],t", "[a],t", "every_call"),
+    text_fault("wide records share a slot", "wide_event", "[a+16],t", "[a],t", "payload_by_lane"),
     text_fault(
         "the link is left out of wide records",
         "wide_event",
@@ -282,6 +285,20 @@ FAULTS = [
         "no_room_at_all",
         wide=True,
     ),
+    text_fault("records of a run share a code", "run", "add.u32 c,<record>,", "add.u32 c,0,", "every_call"),
+    text_fault("links are left out of runs", "run", "or.b32 c,c,<token", "and.b32 c,c,<token", "tokens_overlapping_3"),
+    text_fault("payload halves swapped in runs", "run", "mov.b64 {h,k},", "mov.b64 {k,h},", "payload_constants"),
+    text_fault("a run is one record short", "run", "setp.lt.u32 q,<record>,", "setp.lt.u32 q,1,", "every_call"),
+    text_fault("the clock in the code's place of runs", "run", "selp.b32 t,t,c,", "selp.b32 t,c,t,", "every_call"),
+    text_fault(
+        "records of a run are taken for pairs",
+        "run_lanes",
+        "shr.u32 <record>,l,2",
+        "shr.u32 <record>,l,1",
+        "every_call",
+    ),
+    text_fault("payloads in the code's place of runs", "run_lanes", "<code>,w,1", "<code>,w,2", "payload_constants"),
+    text_fault("no last word in runs", "run_lanes", "<last>,w,3", "<last>,w,4", "payload_constants"),
     Fault("payloads count as the same in all lanes", _all_same, ("payload_by_lane",)),
     Fault("sites shifted by one", _sites_shifted, ("every_call",)),
     Fault("every block counts as whole warps", _all_together, ("odd_even", "first_active_lane", "shape_7x9x1")),

@@ -85,5 +85,5 @@ def test_the_dump_shows_it(tmp_path: Path) -> None:
     dump(recorder.directory, out)
     (line,) = [line for line in out.getvalue().splitlines() if line.startswith("kernel ")]
     assert line.endswith(
-        ' build {"code_bytes": 1024, "registers": 40, "stack_bytes": 0, "untraced": {"registers": 38}}'
+        ' build {"code_bytes": 1024, "registers": 40, "stack_bytes": 0, "untraced": {"registers": 38}} ring false'
     )

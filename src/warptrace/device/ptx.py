@@ -16,6 +16,7 @@ the operands its own way. All text sits in a ``{ }`` scope, so it may be duplica
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .. import wire
@@ -228,11 +229,12 @@ def entry(facts: KernelFacts) -> Asm:
 
 
 def _spread() -> str:
-    """PTX that gives every lane of a whole warp lane 0's cursor and limit; uses u32 n, s, t, pred e, q."""
+    """PTX that gives every lane of a whole warp lane 0's cursor, and limit and first slot 4 bytes further a lane; uses
+    u32 n, s, t, pred e, q."""
     return (
         "shfl.sync.idx.b32 n,<off>,0,31,-1; shfl.sync.idx.b32 t,<limit>,0,31,-1; setp.le.u32 q,t,1; "
         "mov.u32 s,%laneid; setp.ne.and.u32 e,s,0,q; shl.b32 s,s,2; selp.b32 s,0,s,q; "
-        "add.u32 <off>,n,s; add.u32 t,t,s; selp.b32 <limit>,0,t,e; "
+        "mov.u32 <off>,n; add.u32 <first>,n,s; add.u32 t,t,s; selp.b32 <limit>,0,t,e; "
     )
 
 
@@ -240,8 +242,9 @@ def open_region(facts: KernelFacts) -> Asm:
     """Uses the claim: header, cursor (<off>) and limit (<limit>), for every lane that may lead.
 
     Cursor and limit where nothing can be stored: (8, 1) in a warp that found no room, (8, 0) where recording is off:
-    the count of events is kept all the same, and ``close`` tells the two apart by the limit. In a wide kernel every
-    lane has lane 0's, 4 bytes further a lane; where nothing can be stored the limit of the others is 0.
+    the count of events is kept all the same, and ``close`` tells the two apart by the limit. In a wide kernel all lanes
+    have lane 0's cursor, and limit and first slot (<first>) 4 bytes further a lane; where nothing can be stored the
+    limit of the others is 0.
 
     Of a ring: the address of its first slot (<ring>, else 1 or 0 as the limit) and its slots - 1 (<mask>); the cursor
     begins at 0.
@@ -295,8 +298,10 @@ def open_region(facts: KernelFacts) -> Asm:
         ("control", "i64"), ("region", "i64"), ("kernel", "i64"), ("clock", "i64"), ("timer", "i64"),
         ("bank", "i32"), ("claim", "i64"), ("tail", "i64"), ("place", "i64"),
     )  # fmt: skip
-    outs = (("ring", "i64"), ("mask", "i32")) if facts.ring else (("off", "i32"), ("limit", "i32"))
-    return Asm(text, outs, ins)
+    outs: tuple[Operand, ...] = (("off", "i32"), ("limit", "i32"))
+    if facts.wide:
+        outs += (("first", "i32"),)
+    return Asm(text, (("ring", "i64"), ("mask", "i32")) if facts.ring else outs, ins)
 
 
 def _capacity(facts: KernelFacts) -> str:
@@ -480,6 +485,68 @@ def wide_event(
         ins += (("last", "i1"),)
     store = f"@<store> st.global.b32 [a+{index * stride}],t; "
     return Asm("{ .reg .u64 a; .reg .u32 t,c,g,h,k; " + body + store + "}", (), ins)
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """A record of a run: its site, and what :func:`wide_event` has as ``linked``, ``payload`` and ``anchor``."""
+
+    site: int
+    linked: bool
+    payload: str | None
+    anchor: bool
+
+
+def run_lanes(stride: int) -> Asm:
+    """What this lane stores of a run of records of ``stride`` bytes: of the record <record> the <clock>, the <code>, or
+    the <last> word."""
+    words = stride // 4
+    tests = "".join(f"setp.eq.u32 <{name}>,w,{word}; " for name, word in (("clock", 0), ("code", 1), ("last", 3)))
+    text = "{ .reg .u32 l,w; mov.u32 l,%laneid; " + f"and.b32 w,l,{words - 1}; shr.u32 <record>,l,{words // 2}; "
+    return Asm(text + tests + "}", (("clock", "i1"), ("code", "i1"), ("last", "i1"), ("record", "i32")), ())
+
+
+def run(index: int, stride: int, records: Sequence[RunRecord], *, sparing: bool = False) -> Asm:
+    """Stores records between which nothing happens with one stamp and one 32-bit store: lane k the k-th word of all of
+    them. Operands as of :func:`wide_event`, and <record>; tokens and payloads are numbered.
+
+    Sites that follow each other, as those of a run in the source do, give the codes by one add.
+    """
+    sites = [r.site for r in records]
+    if sites == list(range(sites[0], sites[0] + len(sites))):
+        body = f"add.u32 c,<record>,{sites[0]}; "
+    else:
+        body = f"mov.u32 c,{sites[0]}; " + "".join(_of_record(j, f"mov.u32 c,{s}") for j, s in enumerate(sites) if j)
+    valued = any(r.payload or r.anchor for r in records)
+    if valued:
+        body += "mov.u32 h,0; mov.u32 k,0; "
+    ins: tuple[Operand, ...] = (("slot", "i32"), ("control", "i64"), ("store", "i1"), ("record", "i32"))
+    ins += (("clock", "i1"),)
+    timers = ""
+    for j, record in enumerate(records):
+        if record.linked:
+            body += _of_record(j, f"or.b32 c,c,<token{j}>")
+            ins += ((f"token{j}", "i32"),)
+        if record.payload:
+            words = "h" if record.payload == "i32" else "{h,k}"
+            body += _of_record(j, f"mov.b{record.payload[1:]} {words},<payload{j}>")
+            ins += ((f"payload{j}", record.payload),)
+        if record.anchor:
+            timers += _of_record(j, "mov.u32 k,%globaltimer_lo")
+    clock = ("@<store> " if sparing else "") + "mov.u32 t,%clock; "
+    choose = ""
+    if stride == 16:  # lanes without a word of their own store zeros
+        choose = "selp.b32 h,k,h,<last>; selp.b32 c,c,h,<iscode>; " if valued else "selp.b32 c,c,0,<iscode>; "
+        ins += (("iscode", "i1"),) + ((("last", "i1"),) if valued else ())
+    address = "cvt.u64.u32 a,<slot>; add.u64 a,a,<control>; "
+    body += address + clock + timers + choose + "selp.b32 t,t,c,<clock>; "
+    store = f"setp.lt.u32 q,<record>,{len(records)}; and.pred q,q,<store>; @q st.global.b32 [a+{index * stride}],t; "
+    return Asm("{ .reg .u64 a; .reg .u32 t,c,h,k; .reg .pred q; " + body + store + "}", (), ins)
+
+
+def _of_record(number: int, instruction: str) -> str:
+    """An instruction for the lanes that store the record of this number in a run."""
+    return f"setp.eq.u32 q,<record>,{number}; @q {instruction}; "
 
 
 def _most_lane_advance() -> str:

@@ -43,8 +43,8 @@ MAX_GROUP = 8
 _STRAIGHT = (
     "arith.", "llvm.mlir.constant", "llvm.extractvalue", "llvm.bitcast", "cute.make_", "cute.get_", "cute.static",
 )  # fmt: skip
-"""Operations that may stand between the events of a group whose leader is elected: nothing that could make lanes
-part or meet."""
+"""Operations that may stand between the events of a group whose leader is elected, and between those of a run, which
+share one stamp: nothing that could make lanes part or meet, and no more than register arithmetic."""
 
 
 @dataclass(frozen=True)
@@ -77,11 +77,13 @@ class Event:
 @dataclass(frozen=True)
 class Group:
     """Events of one straight line. ``together``: the whole warp executes them, so lane 0 leads. ``maybe_none``: it is
-    a single END whose token may be a sentinel."""
+    a single END whose token may be a sentinel. ``near``: for each event, whether nothing but register arithmetic lies
+    between it and the one before."""
 
     events: tuple[Event, ...]
     together: bool
     maybe_none: bool
+    near: tuple[bool, ...]
 
 
 def finalize(module: Any, arch: str, *, ring: bool = False) -> list[KernelRecord]:
@@ -256,11 +258,14 @@ def _groups(kernel: Any, events: dict[Any, Event], uniform: Uniformity) -> list[
     def block(b: Any) -> None:
         together = None
         line: list[Event] = []
+        near: list[bool] = []
+        at_once = False
 
         def flush() -> None:
             if line:
-                groups.append(Group(tuple(line), bool(together), _alone(line[0])))
+                groups.append(Group(tuple(line), bool(together), _alone(line[0]), tuple(near)))
                 line.clear()
+                near.clear()
 
         for op in (o.operation for o in b.operations):
             event = events.get(op)
@@ -269,8 +274,12 @@ def _groups(kernel: Any, events: dict[Any, Event], uniform: Uniformity) -> list[
                     together = _together(b, uniform)
                 if len(line) == MAX_GROUP or _alone(event) or (line and _alone(line[-1])) or _pipelined(b):
                     flush()
+                near.append(bool(line) and at_once)
                 line.append(event)
-            elif len(op.regions):
+                at_once = True
+                continue
+            at_once = at_once and op.name.startswith(_STRAIGHT)
+            if len(op.regions):
                 if _holds_event(op, events) or not together:
                     flush()
                 for region in op.regions:
@@ -392,12 +401,18 @@ class _Lowering:
                 self._lane_zero = emit(ptx.lane_zero(), {}, side_effects=False)["lead"]
             if self._facts.wide:
                 self._record_lanes = emit(ptx.record_lanes(), {}, side_effects=False)
+                if not self._facts.ring:
+                    self._run_lanes = emit(ptx.run_lanes(self._facts.stride), {}, side_effects=False)
 
     def _opened(self, opened: dict[str, Any]) -> None:
         """Cursor and limit, as ``open`` gave them."""
         self._limit = opened["limit"]
         self._has_region = arith.cmpi(arith.CmpIPredicate.ugt, self._limit, constant(1, "i32"))
-        self._advance(opened["off"])
+        if self._facts.wide:
+            llvm.store(opened["off"], self._cursor, alignment=4)
+            llvm.store(arith.minui(opened["first"], self._limit), self._slot, alignment=4)
+        else:
+            self._advance(opened["off"])
 
     def _close(self, terminator: Any) -> None:
         with ir.InsertionPoint(terminator), ir.Location.unknown():
@@ -423,8 +438,11 @@ class _Lowering:
                 real = _is_real(first.token)
                 store = arith.andi(store, real)
                 moves = real if lead is None else arith.andi(lead, real)
-        for index, event in enumerate(group.events):
-            self._event(event, index, off, slot, store, grouped=len(group.events) > 1)
+        for index, events in self._runs(group):
+            if len(events) > 1:
+                self._run(events, index, off, slot, store)
+            else:
+                self._event(events[0], index, off, slot, store, grouped=len(group.events) > 1)
         with ir.InsertionPoint(last.op), last.op.location:
             step = constant(len(group.events) * self._step, "i32")
             if moves is not None:
@@ -432,6 +450,45 @@ class _Lowering:
             self._move(off, slot, step)
         for event in group.events:
             event.op.erase()
+
+    def _runs(self, group: Group) -> list[tuple[int, list[Event]]]:
+        """The group's events, each with those that happen at once with it, and the first's number in the group."""
+        runs: list[tuple[int, list[Event]]] = []
+        narrow = True
+        for index, (event, near) in enumerate(zip(group.events, group.near, strict=True)):
+            before, narrow = narrow, not self._same_in_all_lanes(event)
+            if self._facts.wide and near and not before and not narrow:
+                runs[-1][1].append(event)
+            else:
+                runs.append((index, [event]))
+        return runs
+
+    def _same_in_all_lanes(self, event: Event) -> bool:
+        bits = event.payload_bits
+        return bits is None or self._uniform.value(bits)
+
+    def _run(self, events: list[Event], index: int, off: Any, slot: Any, store: Any) -> None:
+        """Stores events that happen at once, where the last of them stands."""
+        for number, event in enumerate(events):
+            if event.kind == EventKind.START:
+                with ir.InsertionPoint(event.op), event.op.location:
+                    token = self._token(off, index + number)
+                    plain_value(event.op.results[0]).replace_all_uses_with(token)
+        operands = {**self._address(slot), "store": store}
+        records = []
+        for number, event in enumerate(events):
+            bits, linked = event.payload_bits, event.kind == EventKind.END
+            width = None if bits is None else f"i{bits.type.width}"
+            records.append(ptx.RunRecord(event.site, linked, width, event.anchor))
+            if linked:
+                operands[f"token{number}"] = event.token
+            if bits is not None:
+                operands[f"payload{number}"] = bits
+        lanes = self._run_lanes
+        words = {"clock": lanes["clock"], "iscode": lanes["code"], "last": lanes["last"], "record": lanes["record"]}
+        with ir.InsertionPoint(events[-1].op), events[-1].op.location:
+            text = ptx.run(index, self._facts.stride, records, sparing=self._facts.selection is not None)
+            emit(text, {**operands, **words})
 
     def _leader(self, group: Group) -> Any | None:
         """None: lane 0 leads and no other lane can store anyway (it has no region)."""
@@ -471,7 +528,7 @@ class _Lowering:
         facts["sparing"] = self._facts.selection is not None
         if not self._facts.wide:
             emit(ptx.event(index, stride, width, **facts), operands)
-        elif bits is not None and not self._uniform.value(bits):  # lane 0's counts: the others have their own
+        elif not self._same_in_all_lanes(event):  # lane 0's counts: the others have their own
             operands["store"] = arith.andi(store, self._record_lanes["clock"])
             emit(ptx.event(index, stride, width, **facts), operands)
         else:
@@ -504,6 +561,9 @@ class _RingLowering(_Lowering):
     @property
     def _step(self) -> int:
         return 1
+
+    def _runs(self, group: Group) -> list[tuple[int, list[Event]]]:
+        return [(index, [event]) for index, event in enumerate(group.events)]
 
     def _opened(self, opened: dict[str, Any]) -> None:
         self._ring, self._mask = opened["ring"], opened["mask"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.util
 import json
 import os
@@ -80,8 +81,9 @@ class View:
             trace = find_trace(path, Path(scratch))
             server = online_server(trace) if options.online else offline_server(trace, port or 0)
             note(f"serving {trace.name} on {server.host} until Ctrl-C")
-            _open(address(server, trace, options.online), options.no_browser)
-            server.until_interrupted()
+            with contextlib.suppress(KeyboardInterrupt):  # the end that was announced, also before anything was served
+                _open(address(server, trace, options.online), options.no_browser)
+                server.until_interrupted()
         return 0
 
 

@@ -66,3 +66,19 @@ def test_a_heading_of_its_own() -> None:
     """The names of anchors follow the rule that is used where the pages are read."""
     assert "warptrace-report-run-options" in anchors(ROOT / "docs" / "cli.md")
     assert "programs-that-do-not-end" in anchors(ROOT / "docs" / "cli.md")
+
+
+def test_paths_that_the_page_for_contributors_names() -> None:
+    text = FENCE.sub("", (ROOT / "docs" / "contributing.md").read_text(encoding="utf-8"))
+    named = [word for word in re.findall(r"`([\w./]+/[\w./]*|[\w]+\.py)`", text) if not word.startswith("pip")]
+    assert len(named) > 8
+    for name in named:
+        found = [ROOT / name, ROOT / "src" / "warptrace" / name, *ROOT.glob(f"tests/*/{name}")]
+        absent = name.startswith("benchmarks/") and not (ROOT / "benchmarks").is_dir()  # as in a source distribution
+        assert absent or any(path.exists() for path in found), name
+
+
+def test_the_table_of_gpu_tests_is_whole() -> None:
+    folder = ROOT / "tests" / "gpu"
+    rows = re.findall(r"^\| `(test_\w+\.py)` \|", (folder / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert sorted(rows) == sorted(path.name for path in folder.glob("test_*.py"))

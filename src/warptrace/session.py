@@ -293,8 +293,10 @@ def _arm(given: Mapping[str, Any]) -> str | None:
         return None
     from .frontends.cute import dsl
 
-    if DSL_PACKAGE in sys.modules:
+    groups = RuntimeOptions.from_keywords("", given).auto
+    if DSL_PACKAGE in sys.modules or groups:
         dsl.arm()
+        dsl.instrument(groups)
     dsl.build_untraced(given.get("untraced_build", False))
     dsl.keep_newest(given.get("keep_events") == "last")
     dsl.record_annotations(given.get("iket_calls", True))
@@ -309,6 +311,8 @@ def _disarm() -> None:
         dsl.build_untraced(False)
         dsl.keep_newest(False)
         dsl.record_annotations(True)
+        if DSL_PACKAGE in sys.modules:
+            dsl.instrument(())
 
 
 def _dsl_installed() -> bool:

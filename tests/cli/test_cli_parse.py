@@ -47,6 +47,7 @@ OPTIONS: dict[str, tuple[list[str], Any]] = {
     "window": (["--window"], True),
     "keep_events": (["--keep-events", "last"], "last"),
     "iket_calls": (["--no-iket-calls"], False),
+    "auto": (["--auto=mma,waits"], ("waits", "mma")),
 }
 DEFAULTS = {
     "clobber": False,
@@ -62,6 +63,7 @@ DEFAULTS = {
     "window": False,
     "keep_events": "first",
     "iket_calls": True,
+    "auto": (),
 }
 
 
@@ -148,3 +150,11 @@ def test_lines_that_cannot_be_meant(words: list[str], message: str) -> None:
 )
 def test_faults_name_the_word(words: list[str], part: str) -> None:
     assert part in refused(*words)
+
+
+def test_auto() -> None:
+    assert request("profile", "--auto", "--", "cmd").auto == ("waits", "barriers")
+    assert request("profile", "--auto=scheduler,copies,copies", "--", "cmd").auto == ("copies", "scheduler")
+    for words in (["--auto=wait"], ["--auto="], ["--auto", "python"]):
+        text = refused("profile", *words, "--", "cmd")
+        assert "is unknown: choose among waits, barriers, copies, mma, scheduler" in text

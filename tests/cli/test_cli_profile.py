@@ -154,6 +154,7 @@ def test_every_child_python_gets_the_environment(cli: Cli, tmp_path: Path, how: 
         "selection": Selection().to_json(),
         "keep_events": "first",
         "iket_calls": True,
+        "auto": [],
     }
     assert shown["PYTHONPATH"] == path
     armed = {p.name for p in tmp_path.glob("armed_*")}
@@ -210,6 +211,7 @@ def test_the_record_of_a_run(cli: Cli, workload: list[str], tmp_path: Path) -> N
             "selection": Selection().to_json(),
             "keep_events": "first",
             "iket_calls": True,
+            "auto": [],
         },
         "versions": {
             "warptrace": warptrace.__version__,

@@ -63,12 +63,13 @@ def test_defaults() -> None:
     got = RuntimeOptions.from_env({})
     assert (got.buffer_bytes, got.max_events_per_warp, got.log_level) == (1 << 30, None, "warn")
     assert got.directory == os.path.abspath("warptrace-output/raw")
-    assert (got.untraced_build, got.window, got.keep_events, got.iket_calls) == (False, False, "first", True)
+    assert (got.untraced_build, got.window, got.keep_events) == (False, False, "first")
+    assert (got.iket_calls, got.auto) == (True, ())
 
 
 def test_variables() -> None:
     selection = Selection(kernels=("gemm",), clusters_by_kernel=(("x", ((1, 2, 3),)),), warps=(0, 3), launch_count=2)
-    options = RuntimeOptions("/d", 1 << 28, 7, "info", True, True, selection, "last", False)
+    options = RuntimeOptions("/d", 1 << 28, 7, "info", True, True, selection, "last", False, ("waits", "mma"))
     env = options.to_env()
     assert RuntimeOptions.from_env(env) == options
     values = {
@@ -90,6 +91,7 @@ def test_variables() -> None:
         },
         "keep_events": "last",
         "iket_calls": False,
+        "auto": ["waits", "mma"],
     }
     assert json.loads(env.pop("WARPTRACE_OPTIONS")) == values
     assert env == {"WARPTRACE": "1", "WARPTRACE_DIR": "/d"}
@@ -124,6 +126,9 @@ def test_options_of_a_newer_version_are_ignored_and_sizes_may_be_text() -> None:
         ('{"keep_events": "newest"}', "WARPTRACE_OPTIONS: keep_events 'newest' is unknown: choose one of first, last"),
         ('{"keep_events": 1}', "WARPTRACE_OPTIONS: keep_events must be text, not 1"),
         ('{"iket_calls": "no"}', "WARPTRACE_OPTIONS: iket_calls must be true or false, not 'no'"),
+        ('{"auto": ["waits", "moves"]}', "WARPTRACE_OPTIONS: auto: group 'moves' is unknown: choose among waits, "),
+        ('{"auto": [1]}', "WARPTRACE_OPTIONS: auto must be a list of groups, not [1]"),
+        ('{"auto": 1}', "WARPTRACE_OPTIONS: auto must be a list of groups, not 1"),
         ('{"window": "on"}', "WARPTRACE_OPTIONS: window must be true or false, not 'on'"),
         ('{"untraced_build": 1}', "WARPTRACE_OPTIONS: untraced_build must be true or false, not 1"),
         ('{"selection": []}', "WARPTRACE_OPTIONS: selection must be an object, not list"),

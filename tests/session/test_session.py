@@ -302,7 +302,7 @@ def test_a_recording_that_cannot_be_ended(
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"bufer_size": 1}, "bufer_size is not an option of warptrace.capture and start; known are buffer_size, "),
+        ({"bufer_size": 1}, "bufer_size is not an option of warptrace.capture and start; known are auto, "),
         ({"window": True}, "window is not an option"),
         ({"directory": "x"}, "directory is not an option"),
         ({"selection": None}, "selection is not an option"),

@@ -113,6 +113,13 @@ def warps(text: str) -> tuple[int, ...]:
     return _typed(parse_warps, text)
 
 
+def groups(text: str) -> tuple[str, ...]:
+    """argparse type: groups of building blocks, as waits,mma."""
+    from ..runtime.options import parse_groups
+
+    return _typed(parse_groups, text)
+
+
 def positive_int(text: str) -> int:
     """argparse type: an integer of at least 1."""
     try:

@@ -21,9 +21,9 @@ from .. import __version__
 from ..errors import UsageError, WarptraceError
 from ..explain import armed_processes, unmatched, why_nothing_recorded
 from ..rundir import RAW_DIR, RUN_FILE, RunDirectory, default_name, write_run
-from ..runtime.options import KEEP_EVENTS, LOG_LEVELS, RuntimeOptions, format_size
+from ..runtime.options import AUTO_DEFAULT, AUTO_GROUPS, KEEP_EVENTS, LOG_LEVELS, RuntimeOptions, format_size
 from ..selection import Selection, load_cluster_config
-from ._args import Gather, Parser, cluster, positive_int, seconds, size, warps, whole_number
+from ._args import Gather, Parser, cluster, groups, positive_int, seconds, size, warps, whole_number
 from ._captures import captures_in, unclosed, wait_for_processes
 from ._child import Ended, child_environment, run_command
 from ._messages import note, print_summaries, shown, warn
@@ -143,6 +143,15 @@ def _add_selection(parser: Parser) -> None:
         help="only when each warp begins and ends, of every kernel, with events or without: no event is recorded",
     )
     group.add_argument(
+        "--auto",
+        metavar="GROUPS",
+        nargs="?",
+        const=",".join(AUTO_DEFAULT),
+        type=groups,
+        help=f"also ranges around the DSL's own building blocks, of {', '.join(AUTO_GROUPS)}"
+        f" (without GROUPS: {','.join(AUTO_DEFAULT)})",
+    )
+    group.add_argument(
         "--iket-calls",
         action=argparse.BooleanOptionalAction,
         help="calls of the DSL's own event module, cute.experimental.iket, are recorded too (default: they are)",
@@ -181,6 +190,7 @@ class Request:
     timeout: float | None
     watch: bool
     iket_calls: bool
+    auto: tuple[str, ...]
 
     @classmethod
     def from_options(cls, options: argparse.Namespace) -> Request:
@@ -207,6 +217,7 @@ class Request:
             timeout=given.get("timeout"),
             watch=given.get("watch", False),
             iket_calls=given.get("iket_calls", True),
+            auto=given.get("auto", ()),
         )
         if request.measure_overhead and request.selection.lifetimes:
             raise UsageError("--measure-overhead compares with what --warp-trace records: drop one of the two")
@@ -226,6 +237,7 @@ class Request:
             selection=self.selection,
             keep_events=self.keep_events,
             iket_calls=self.iket_calls,
+            auto=self.auto,
         )
 
 

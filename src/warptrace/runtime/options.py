@@ -31,6 +31,9 @@ DEFAULT_DIRECTORY = "warptrace-output/raw"
 """Under the current folder, so that `warptrace postprocess warptrace-output` finds the captures."""
 KEEP_EVENTS = ("first", "last")
 """Which events of a warp stay where it has more than room."""
+AUTO_GROUPS = ("waits", "barriers", "copies", "mma", "scheduler")
+"""Groups of the DSL's own building blocks that can emit ranges."""
+AUTO_DEFAULT = ("waits", "barriers")
 LOG_LEVELS = ("error", "warn", "info", "debug", "trace")
 
 MIN_BUFFER_BYTES = 16 << 20
@@ -67,6 +70,15 @@ def format_size(size: int) -> str:
     return str(size)
 
 
+def parse_groups(text: str) -> tuple[str, ...]:
+    """Groups of building blocks, as ``waits,mma``, in the order of AUTO_GROUPS. Raises UsageError for others."""
+    given = [part.strip() for part in text.split(",")]
+    for group in given:
+        if group not in AUTO_GROUPS:
+            raise UsageError(f"group {group!r} is unknown: choose among {', '.join(AUTO_GROUPS)}")
+    return tuple(group for group in AUTO_GROUPS if group in given)
+
+
 @dataclass(frozen=True)
 class RuntimeOptions:
     """Settings of the tracer in one process.
@@ -79,6 +91,7 @@ class RuntimeOptions:
     ``selection``: what is recorded.
     ``keep_events``: one of KEEP_EVENTS, for kernels compiled from then on.
     ``iket_calls``: calls of the DSL's own event module (``cute.experimental.iket``) are recorded too.
+    ``auto``: of AUTO_GROUPS, those whose building blocks emit ranges, for kernels compiled from then on.
 
     Raises UsageError, naming the field, for a value that cannot be used.
     """
@@ -92,6 +105,7 @@ class RuntimeOptions:
     selection: Selection = Selection()
     keep_events: str = "first"
     iket_calls: bool = True
+    auto: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "directory", os.path.abspath(self.directory))
@@ -104,6 +118,8 @@ class RuntimeOptions:
             )
         if self.log_level not in LOG_LEVELS:
             raise UsageError(f"log level {self.log_level!r} is unknown: choose one of {', '.join(LOG_LEVELS)}")
+        if any(group not in AUTO_GROUPS for group in self.auto):
+            raise UsageError(f"auto {self.auto!r} is unknown: choose among {', '.join(AUTO_GROUPS)}")
         if self.keep_events not in KEEP_EVENTS:
             raise UsageError(f"keep_events {self.keep_events!r} is unknown: choose one of {', '.join(KEEP_EVENTS)}")
 
@@ -187,6 +203,8 @@ def _checked(name: str, value: Any, shown: str) -> Any:
         return parse_size(value)
     if name == "max_events_per_warp" and value is None:
         return None
+    if name == "auto":
+        return _groups(value, shown)
     if name == "selection":
         if isinstance(value, Selection):
             return value
@@ -203,3 +221,19 @@ def _checked(name: str, value: Any, shown: str) -> Any:
         kind = "text" if wanted is str else "a whole number"
         raise UsageError(f"{shown} must be {kind}, not {value!r}")
     return value
+
+
+def _groups(value: Any, shown: str) -> tuple[str, ...]:
+    """Groups as JSON has them (a list), as the command line has them, or, in Python, True for the default ones."""
+    if isinstance(value, bool):
+        return AUTO_DEFAULT if value else ()
+    if value == [] or value == ():
+        return ()
+    if isinstance(value, (list, tuple)) and all(isinstance(part, str) for part in value):
+        value = ",".join(value)
+    if not isinstance(value, str):
+        raise UsageError(f"{shown} must be a list of groups, not {value!r}")
+    try:
+        return parse_groups(value)
+    except UsageError as error:
+        raise UsageError(f"{shown}: {error}") from None

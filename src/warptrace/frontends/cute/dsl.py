@@ -80,6 +80,13 @@ def annotations_recorded() -> bool:
     return _annotations
 
 
+def instrument(groups: tuple[str, ...]) -> None:
+    """The groups of the DSL's own building blocks that emit ranges in kernels traced from now on."""
+    from . import auto
+
+    auto.instrument(groups)
+
+
 def frontend_next() -> bool:
     """Whether the trace under way is that of the DSL's newer front end (``cute.FrontendNext``)."""
     try:

@@ -42,6 +42,13 @@ class PayloadError(ValueError):
     """Why a value cannot be a payload; the caller adds file and line."""
 
 
+def supported(value: Any) -> bool:
+    """Whether :func:`make` takes this Python integer or DSL scalar."""
+    if isinstance(value, int):
+        return -(2**31) <= value < 2**31
+    return isinstance(value, cutlass.Numeric) and type(value).__name__ in _DSL_TYPES
+
+
 def make(value: Any) -> Payload:
     """The payload for ``value``, emitting conversions at the current insertion point.
 

@@ -1,0 +1,143 @@
+"""Automatic ranges as compiled: one for a call that is made of others, none when off."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
+
+import auto_kernels
+import cutlass
+import cutlass.cute as cute
+from cutlass import pipeline
+from dsl_build import build, tensor
+
+import warptrace
+from warptrace import UsageError, registry
+from warptrace.frontends.cute import dsl
+from warptrace.runtime.options import AUTO_DEFAULT, AUTO_GROUPS, RuntimeOptions
+from warptrace.wire import EventKind, PayloadType
+
+FRONTENDS = ["default", *(["FrontendNext"] if hasattr(cute, "FrontendNext") else [])]
+HERE = Path(__file__).parent
+
+
+@pytest.fixture(autouse=True)
+def off_again():
+    yield
+    dsl.instrument(())
+
+
+def compiled(frontend="default"):
+    using = cute.compile if frontend == "default" else cute.compile[cute.FrontendNext]
+    return build(auto_kernels.plain_host, tensor(), cutlass.Int32(3), using=using)
+
+
+@pytest.mark.parametrize("frontend", FRONTENDS)
+def test_a_call_made_of_others_is_one_range(frontend):
+    dsl.instrument(AUTO_DEFAULT)
+    sites = compiled(frontend).record.sites
+    pushes = [(s.name, s.payload) for s in sites if s.kind == EventKind.PUSH]
+    none, i32 = PayloadType.NONE, PayloadType.I32
+    assert pushes == [
+        ("PipelineTmaStore.producer_acquire", none),
+        ("arch.sync_threads", none),
+        ("PipelineTmaStore.producer_commit", none),
+        ("arch.barrier", none),  # of the call that failed: it ends where that did
+        ("arch.barrier", i32),
+        ("PipelineTmaStore.producer_tail", none),
+    ]
+    lines, first = inspect.getsourcelines(inspect.unwrap(auto_kernels.plain))
+    for site in sites:
+        assert site.file == auto_kernels.__file__
+        assert site.name.rpartition(".")[2] in lines[site.line - first]
+    assert sum(s.kind == EventKind.POP for s in sites) == len(pushes)
+
+
+@pytest.mark.parametrize(
+    ("groups", "names"),
+    [
+        (("waits",), {"PipelineTmaStore.producer_acquire", "PipelineTmaStore.producer_tail"}),
+        (("barriers",), {"PipelineTmaStore.producer_commit", "arch.sync_threads", "arch.barrier"}),
+        # inside a commit that has no range of its own
+        (("copies",), {"arch.cp_async_bulk_commit_group"}),
+    ],
+)
+def test_groups(groups, names):
+    dsl.instrument(groups)
+    assert {s.name for s in compiled().record.sites if s.kind == EventKind.PUSH} == names
+
+
+@pytest.mark.parametrize("options", ["", "--generate-line-info"])
+@pytest.mark.parametrize("frontend", FRONTENDS)
+def test_off_means_off(frontend, options):
+    """Byte for byte the kernel compiled before anything was wrapped."""
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE), *sys.path])}
+    command = [sys.executable, str(HERE / "auto_hashes.py"), frontend, options]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    before, untraced, no_group, with_ranges = done.stdout.split()
+    assert before == untraced == no_group != with_ranges
+
+
+def test_names_and_signatures_stay():
+    dsl.instrument(AUTO_GROUPS)
+    for wrapped in (cute.arch.sync_threads, cute.gemm, pipeline.PipelineTmaAsync.producer_acquire):
+        before = wrapped.__wrapped__
+        assert inspect.signature(wrapped) == inspect.signature(before)
+        assert (wrapped.__name__, wrapped.__module__, wrapped.__doc__) == (
+            before.__name__, before.__module__, before.__doc__
+        )  # fmt: skip
+
+
+def test_every_pipeline_class_is_wrapped():
+    dsl.instrument(AUTO_GROUPS)
+    found = [c for name, c in vars(pipeline).items() if inspect.isclass(c) and name.startswith("Pipeline")]
+    methods = [
+        (c.__name__, m)
+        for c in found
+        for m in ("producer_acquire", "producer_commit", "consumer_wait", "consumer_release", "producer_tail")
+        if m in vars(c)
+    ]
+    assert len(methods) >= 20
+    for owner, method in methods:
+        assert vars(getattr(pipeline, owner))[method].__globals__["__name__"] == "cutlass.warptrace", (owner, method)
+
+
+@pytest.mark.parametrize(("groups", "names"), [(("mma",), 0), (("waits",), 2), ((), 0)])
+def test_a_process_recorded_as_a_whole(groups, names, tmp_path):
+    """No line of the program names warptrace."""
+    code = (
+        "from warptrace.runtime import autostart; autostart.start()\n"
+        "import cutlass, cutlass.cute as cute, auto_kernels\n"
+        "from warptrace import registry\n"
+        "g = cute.runtime.make_fake_compact_tensor(cutlass.Int32, (256,), assumed_align=16)\n"
+        "cute.compile(auto_kernels.plain_host, g, cutlass.Int32(3), options='--gpu-arch sm_90a')\n"
+        "print(len({s.name for r in registry.records() for s in r.sites if s.name}))\n"
+    )
+    options = RuntimeOptions(str(tmp_path), auto=groups).to_env()
+    env = {**os.environ, **options, "PYTHONPATH": os.pathsep.join([str(HERE), *sys.path])}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=240)
+    assert (done.returncode, done.stdout) == (0, f"{names}\n"), done.stderr
+
+
+def test_a_session_and_the_next():
+    found = []
+    for options in ({"auto": True}, {"auto": "waits"}, {}):
+        registry._records.clear()
+        with warptrace.capture(buffer_size="16M", **options):
+            cute.compile(auto_kernels.plain_host, tensor(), cutlass.Int32(3), options="--gpu-arch sm_90a")
+        found.append(len({s.name for r in registry.records() for s in r.sites if s.name}))
+    assert found == [5, 2, 0]
+
+
+@pytest.mark.parametrize("auto", ["wait", ["waits", "moves"], ""])
+def test_unknown_groups(auto):
+    with pytest.raises(UsageError, match="is unknown: choose among waits, barriers, copies, mma, scheduler"):
+        warptrace.capture(auto=auto)

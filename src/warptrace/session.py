@@ -287,20 +287,37 @@ class _Recording:
 
 
 def _arm(given: Mapping[str, Any]) -> str | None:
-    """Hooks the DSL if it was imported; otherwise ``import warptrace.cute`` does. Returns its version, None where it is
-    not installed. Raises WarptraceError for one that is too old."""
+    """Hooks the DSL if it was imported, else when it will be. Returns its version, None where it is not installed.
+    Raises WarptraceError for one that was imported and is too old."""
     if not _dsl_installed():
         return None
     from .frontends.cute import dsl
 
-    groups = RuntimeOptions.from_keywords("", given).auto
-    if DSL_PACKAGE in sys.modules or groups:
+    if DSL_PACKAGE in sys.modules:
         dsl.arm()
-        dsl.instrument(groups)
+        dsl.instrument(_groups(given))
+    else:
+        autostart.after_dsl_import(_arm_late)
     dsl.build_untraced(given.get("untraced_build", False))
     dsl.keep_newest(given.get("keep_events") == "last")
     dsl.record_annotations(given.get("iket_calls", True))
     return dsl.version()
+
+
+def _arm_late() -> None:
+    """Right after the DSL was imported. A fault is reported and the program goes on untraced."""
+    from .frontends.cute import dsl
+
+    session = _open
+    try:
+        dsl.arm()
+        dsl.instrument(() if session is None else _groups(session._given))
+    except Exception as e:
+        log("error", f"not recording: {e}")
+
+
+def _groups(given: Mapping[str, Any]) -> tuple[str, ...]:
+    return RuntimeOptions.from_keywords("", given).auto
 
 
 def _disarm() -> None:

@@ -137,6 +137,28 @@ def test_a_session_and_the_next():
     assert found == [5, 2, 0]
 
 
+def test_a_session_that_began_before_the_dsl_was_imported():
+    """No line of the program names warptrace.cute."""
+    code = (
+        "import warptrace, sys\n"
+        "from warptrace import registry\n"
+        "def build():\n"
+        "    import cutlass, cutlass.cute as cute, auto_kernels\n"
+        "    g = cute.runtime.make_fake_compact_tensor(cutlass.Int32, (256,), assumed_align=16)\n"
+        "    registry._records.clear()\n"
+        "    cute.compile(auto_kernels.plain_host, g, cutlass.Int32(3), options='--gpu-arch sm_90a')\n"
+        "    return len({s.name for r in registry.records() for s in r.sites if s.name})\n"
+        "with warptrace.capture(buffer_size='16M', auto='waits'):\n"
+        "    assert 'cutlass' not in sys.modules\n"
+        "    print(build())\n"
+        "with warptrace.capture(buffer_size='16M'):\n"
+        "    print(build())\n"
+    )
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE), *sys.path])}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=240)
+    assert (done.returncode, done.stdout) == (0, "2\n0\n"), done.stderr
+
+
 @pytest.mark.parametrize("auto", ["wait", ["waits", "moves"], ""])
 def test_unknown_groups(auto):
     with pytest.raises(UsageError, match="is unknown: choose among waits, barriers, copies, mma, scheduler"):

@@ -33,6 +33,35 @@ def load() -> Any:
     return module
 
 
+def automatic_ranges(module: Any, m: int, n: int, k: int, tile_n: int, cluster: int, ctas: int) -> Any:
+    """{group: {name: ranges in one launch}}, from the example's own count of its events."""
+    of = module.expected_events(m, n, k, 128, tile_n, 64, ctas, cluster)
+    return {
+        "waits": {
+            "PipelineTmaAsync.producer_acquire": of["ab_empty_wait"],
+            "PipelineTmaAsync.producer_tail": of["load_tail"],
+            "PipelineTmaAsync.consumer_wait": of["ab_wait"],
+            "warpgroup.wait_group": of["ab_wait"] + of["mma_drain"],
+            "arch.cp_async_bulk_wait_group": of["epi_tma_store"] + of["epi_drain"],
+        },
+        "barriers": {
+            "PipelineTmaAsync.consumer_release": of["ab_wait"],
+            "NamedBarrier.arrive_and_wait": 2 * of["epi_smem_store"],
+            "pipeline.agent_sync": of["pipeline_init"],
+        },
+        "copies": {
+            "cute.copy": 2 * of["tma_issue"] + of["epi_smem_store"] + of["epi_tma_store"],
+            "arch.cp_async_bulk_commit_group": of["epi_tma_store"],
+        },
+        "mma": {
+            "warpgroup.fence": of["wgmma"],
+            "cute.gemm": 4 * of["wgmma"],  # instructions in a k tile
+            "warpgroup.commit_group": of["wgmma"],
+        },
+        "scheduler": {},
+    }
+
+
 def compiled(module: Any, tile_n: int, cluster: int, **kwargs: Any) -> CompiledKernel:
     config = module.GemmConfig(128, tile_n, cluster_m=cluster)
     matrices = [module.fake_matrix() for _ in range(3)]
@@ -55,3 +84,7 @@ def arguments(device: Device, ptx: str, m: int, n: int, k: int, tile_n: int, clu
     # what follows the tensors are one-byte flags of the two tiled MMAs
     flags = len(re.findall(r"\.param ", ptx.split(".reqntid")[0])) - len(args) - hidden
     return args + [b"\0"] * flags, dc, a.astype(np.float64) @ b.T.astype(np.float64)
+
+
+if __name__ == "__main__":
+    sys.exit(load().main())

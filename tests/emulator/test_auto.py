@@ -27,8 +27,6 @@ from warptrace.runtime.options import AUTO_DEFAULT, AUTO_GROUPS
 from warptrace.trace import Trace
 
 pytestmark = pytest.mark.dsl
-STEPS = 4
-"""wgmma instructions in a k tile."""
 
 
 @pytest.fixture(scope="module")
@@ -63,32 +61,7 @@ def recorded(gemm: Any, folder: Path, groups: tuple[str, ...], shape: tuple[int,
 @pytest.mark.parametrize("groups", [AUTO_DEFAULT, AUTO_GROUPS, ("waits",), ("mma",)], ids=lambda g: "+".join(g))
 @pytest.mark.parametrize(("shape", "ctas"), [((256, 256, 128, 128, 1), 2), ((512, 256, 192, 256, 2), 4)])
 def test_hopper_gemm(gemm, tmp_path, groups, shape, ctas):
-    m, n, k, tile_n, cluster = shape
-    of = gemm.expected_events(m, n, k, 128, tile_n, 64, ctas, cluster)
-    wanted = {
-        "waits": {
-            "PipelineTmaAsync.producer_acquire": of["ab_empty_wait"],
-            "PipelineTmaAsync.producer_tail": of["load_tail"],
-            "PipelineTmaAsync.consumer_wait": of["ab_wait"],
-            "warpgroup.wait_group": of["ab_wait"] + of["mma_drain"],
-            "arch.cp_async_bulk_wait_group": of["epi_tma_store"] + of["epi_drain"],
-        },
-        "barriers": {
-            "PipelineTmaAsync.consumer_release": of["ab_wait"],
-            "NamedBarrier.arrive_and_wait": 2 * of["epi_smem_store"],
-            "pipeline.agent_sync": of["pipeline_init"],
-        },
-        "copies": {
-            "cute.copy": 2 * of["tma_issue"] + of["epi_smem_store"] + of["epi_tma_store"],
-            "arch.cp_async_bulk_commit_group": of["epi_tma_store"],
-        },
-        "mma": {
-            "warpgroup.fence": of["wgmma"],
-            "cute.gemm": STEPS * of["wgmma"],
-            "warpgroup.commit_group": of["wgmma"],
-        },
-        "scheduler": {},
-    }
+    wanted = silent_gemm.automatic_ranges(gemm, *shape, ctas)
     trace = recorded(gemm, tmp_path, groups, shape, ctas)
     counts = Counter(trace.strings[i] for i in trace.ranges.name)
     assert counts == {name: count for group in groups for name, count in wanted[group].items()}

@@ -37,10 +37,15 @@ def start() -> None:
     """
     if not armed():
         return
+    after_dsl_import(begin)
+
+
+def after_dsl_import(action: Callable[[], None]) -> None:
+    """Does it now if the DSL has been imported, else right after it will be. Once, however often it is asked for."""
     if DSL_PACKAGE in sys.modules:
-        begin()
-    elif not any(isinstance(finder, _DslFinder) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _DslFinder())
+        action()
+    elif not any(isinstance(finder, _DslFinder) and finder.action == action for finder in sys.meta_path):
+        sys.meta_path.insert(0, _DslFinder(action))
 
 
 def begin() -> None:
@@ -171,12 +176,13 @@ def _in_child() -> None:
 
 
 class _DslFinder(importlib.abc.MetaPathFinder):
-    """Waits for the import of the DSL and begins the recording right after it.
+    """Waits for the import of the DSL and does something right after it.
 
     Programs also only ask whether the DSL is there (``find_spec``); so the finder stays until it has been imported.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, action: Callable[[], None]) -> None:
+        self.action = action
         self._asking = threading.local()
 
     def find_spec(
@@ -195,7 +201,7 @@ class _DslFinder(importlib.abc.MetaPathFinder):
 
 
 class _DslLoader(importlib.abc.Loader):
-    """Loads a package as its own loader does, then begins the recording."""
+    """Loads a package as its own loader does, then does what its finder waited for."""
 
     def __init__(self, inner: Any, finder: _DslFinder) -> None:
         self._inner = inner
@@ -214,4 +220,4 @@ class _DslLoader(importlib.abc.Loader):
             sys.meta_path.remove(self._finder)
         # A package that only shares the DSL's name has no cute.
         if importlib.util.find_spec(f"{DSL_PACKAGE}.cute") is not None:
-            begin()
+            self._finder.action()

@@ -21,6 +21,7 @@ _armed = False
 _untraced_builds = False
 _keep_newest = False
 _annotations = True
+_instrumented = False
 
 
 def process_enabled() -> bool:
@@ -82,9 +83,12 @@ def annotations_recorded() -> bool:
 
 def instrument(groups: tuple[str, ...]) -> None:
     """The groups of the DSL's own building blocks that emit ranges in kernels traced from now on."""
-    from . import auto
+    global _instrumented
+    if groups or _instrumented:
+        from . import auto
 
-    auto.instrument(groups)
+        auto.instrument(groups)
+        _instrumented = True
 
 
 def frontend_next() -> bool:
@@ -169,9 +173,13 @@ def _wrap_hooks() -> None:
 
 
 def _wrap_annotations() -> None:
-    from . import annotated
-
-    annotated.wrap()
+    """Has calls of the DSL's own event module recorded. They are not where this DSL lacks what events need."""
+    try:
+        from . import annotated
+    except (ImportError, AttributeError) as e:
+        log("debug", f"no calls of the DSL's own event module are recorded: {e}")
+    else:
+        annotated.wrap()
 
 
 def _plainly(run_hooks: Callable[..., Any]) -> Callable[..., Any]:

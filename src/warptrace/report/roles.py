@@ -129,12 +129,14 @@ class _Kernel:
     def roles(self) -> list[tuple[str, Bools]]:
         """Names of the roles, and for each the variants that it has."""
         groups = self._groups()
-        unions = [self.sets[group].any(axis=0) for group in groups]
+        unions: list[Bools] = [np.asarray(self.sets[group].any(axis=0), np.bool_) for group in groups]
         taken: dict[str, int] = {}
         out = []
         for at, group in enumerate(groups):
-            others = [union for other, union in enumerate(unions) if other != at]
-            name = self._name(group, unions[at], np.any(others, axis=0) if others else np.zeros_like(unions[at]))
+            others: Bools = np.zeros(self.sets.shape[1], np.bool_)
+            for other in (union for number, union in enumerate(unions) if number != at):
+                others |= other
+            name = self._name(group, unions[at], others)
             taken[name] = taken.get(name, 0) + 1
             out.append((name if taken[name] == 1 else f"{name} #{taken[name]}", group))
         return out

@@ -33,7 +33,7 @@ class FixedMemory:
         try:
             # Blocks of a file that are missing on a full disk would be a bus error on the first write.
             os.posix_fallocate(file, 0, self._size)
-            os.pwrite(file, _view(self.address, self._size), 0)
+            os.pwrite(file, _view(self.address, self._size).data, 0)
             _map(self.address, self._size, mmap.MAP_SHARED | _MAP_FIXED, file)
         finally:
             os.close(file)

@@ -514,6 +514,7 @@ def write_capture(
     finish: bool = True,
     uuid: str | None = None,
     facts: Mapping[str, Any] | None = None,
+    emulated: bool = True,
 ) -> Path:
     """Writes the devices' memory as a capture directory, the way the runtime does. Returns the directory.
 
@@ -530,7 +531,7 @@ def write_capture(
         warptrace="0.0.0",
         dsl=None,
         started_unix_ns=EPOCH_NS,
-        emulated=True,
+        emulated=emulated,
     )
     for kernel in kernels:
         writer.add_kernel(kernel.record)

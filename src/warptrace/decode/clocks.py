@@ -666,11 +666,22 @@ def _uncertainty(anchors: _Anchors, fit: _Fit, low: F64, high: F64) -> tuple[F64
     return worst, np.maximum(most - fit.rate, fit.rate - least)
 
 
+def groups_by_launch(clock: ClockMap, launches: int) -> list[I64]:
+    """The groups of each launch, by SM."""
+    order = np.lexsort((clock.sm, clock.launch))
+    bounds = np.searchsorted(clock.launch[order], np.arange(launches + 1))
+    return [order[first:stop] for first, stop in zip(bounds, bounds[1:], strict=False)]
+
+
 def clock_facts(clock: ClockMap, launch: int) -> dict[str, Any]:
-    """What ``Trace.meta["clocks"]`` says of one launch. ``ns_per_cycle``: least and most, over 10 us or more;
-    ``rate_change``: the largest relative change that its anchors prove; ``uncertainty_ns``: at worst, and
+    """:func:`group_facts` of one launch."""
+    return group_facts(clock, np.flatnonzero(clock.launch == launch))
+
+
+def group_facts(clock: ClockMap, groups: I64) -> dict[str, Any]:
+    """What ``Trace.meta["clocks"]`` says of one launch, given its groups. ``ns_per_cycle``: least and most, over 10 us
+    or more; ``rate_change``: the largest relative change that its anchors prove; ``uncertainty_ns``: at worst, and
     ``typical_uncertainty_ns``: at most moments of most SMs."""
-    groups = np.flatnonzero(clock.launch == launch)
     if not len(groups):
         return {"sms": 0}
     return {

@@ -16,7 +16,7 @@ from ..wire import unpack_block, unpack_cluster
 from .align import HOSTS_NS, Alignment, align_devices, shifted_lost
 from .anchors import collect_anchors
 from .blocks import Source, decode_events
-from .clocks import ClockMap, clock_facts, fit_clocks, ns_per_cycle
+from .clocks import ClockMap, fit_clocks, group_facts, groups_by_launch, ns_per_cycle
 from .events import Streams, build_streams, region_cycles
 from .launches import LaunchKey, LaunchTable, assign_launches, codes, linear_warps
 from .problems import (
@@ -32,6 +32,7 @@ from .room import room_facts
 from .selected import expected_warps, selection_problems
 from .snapshots import snapshot_facts
 from .tables import I32, I64, LostRows, Regions, SiteTable, read_lost, read_regions, site_table
+from .topology import Topology, find_topology, sm_clocks
 from .windows import window_facts
 
 EPOCH_STEP = 32
@@ -104,9 +105,11 @@ def decode(captures: Sequence[Capture], *, hosts_ns: float = HOSTS_NS) -> Trace:
     )  # fmt: skip
     found = decode_events(source)
     end = np.where(identity.regions.closed, times.end, found.last_ns)
-    warps = _warps(identity, lost_warps, streams, times, end)
+    topology = find_topology(captures, identity.regions, identity.launch, clock, alignment.names)
+    warps = _placed(_warps(identity, lost_warps, streams, times, end), identity.keys, topology)
     clock = clock.extended(times.cycles + found.last_cycle)
-    facts = [clock_facts(clock, i) for i in range(len(identity.keys))]
+    groups = groups_by_launch(clock, len(identity.keys))
+    facts = [group_facts(clock, one) for one in groups]
     trace_launches = _launches(identity, warps, table, facts, _contexts(captures))
     problems += [*capture_problems(captures), *unsaved_problems(captures, trace_launches), *alignment.problems]
     problems += selection_problems(trace_launches)
@@ -129,7 +132,11 @@ def decode(captures: Sequence[Capture], *, hosts_ns: float = HOSTS_NS) -> Trace:
         problems=tuple(problems),
         emulated=any(bool(c.manifest.get("emulated")) for c in captures),
         meta={
-            "clocks": [{"launch": i, **f} for i, f in enumerate(facts)],
+            "clocks": [
+                {"launch": i, **facts[i], **sm_clocks(clock, groups[i], topology, key, times.epoch)}
+                for i, key in enumerate((k.process, k.device) for k in identity.keys)
+            ],
+            "topology": topology.facts,
             "kernels": table.kernels,
             "room": room_facts(identity, streams, lost, lost_warps, table),
             "alignment": aligned,
@@ -298,6 +305,13 @@ def _warps(identity: Identity, lost: LostWarps, streams: Streams, times: Times, 
         lost=column(np.bincount(streams.region, streams.lost, n), lost.lost, np.int64),
         closed=column(regions.closed, 1, np.uint8),
     )
+
+
+def _placed(warps: Warps, keys: list[LaunchKey], topology: Topology) -> Warps:
+    """The warps with their GPCs and TPCs."""
+    process, device = (np.array([getattr(k, name) for k in keys], np.int64) for name in ("process", "device"))
+    gpc, tpc = topology.of(process[warps.launch], device[warps.launch], warps.sm.astype(np.int64))
+    return replace(warps, gpc=gpc, tpc=tpc)
 
 
 def _contexts(captures: Sequence[Capture]) -> dict[tuple[int, int], int]:

@@ -404,6 +404,7 @@ class _Writer:
             "problems": problems,
             "hostStart": _host_start(trace),
             "clocks": trace.meta.get("clocks", {}),
+            "topology": trace.meta.get("topology", []),
             "windows": [_window(trace, window) for window in trace.meta.get("windows", ())],
             "alignment": [_camel(facts) for facts in trace.meta.get("alignment", ())],
             "processes": [

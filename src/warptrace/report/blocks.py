@@ -98,6 +98,8 @@ def _detail(detail: Detail, report: Report, top: int) -> Iterator[Block]:
     yield Heading(f"Launch {launch.number}: {shorten(launch.kernel, MAX_NAME)}{which}", 2)
     yield Line(_facts(stats))
     yield from (Line(text) for text in _placement(stats.placement))
+    if detail.clocks is not None:
+        yield Line(str(detail.clocks))
     if detail.findings:
         yield Heading("Findings", 3)
         yield Bullets(tuple(finding.text for finding in detail.findings))

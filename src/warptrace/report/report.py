@@ -16,6 +16,7 @@ from ..flows import Flow
 from ..flows.match import trace_flows
 from ..trace import Trace
 from .by import ByTable, table_by
+from .clocks import Clocks, launch_clocks
 from .cost import DATE, DEVICE
 from .findings import Finding, findings, sound
 from .roles import Roles
@@ -28,9 +29,11 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class Detail:
-    """One launch gone into. ``sound``: its times can be trusted to say where time went."""
+    """One launch gone into. ``sound``: its times can be trusted to say where time went. ``clocks``: None where nothing
+    is known of them."""
 
     stats: LaunchStats
+    clocks: Clocks | None
     findings: tuple[Finding, ...]
     by: ByTable | None
     sound: bool
@@ -83,6 +86,7 @@ class Report:
             "like": stats.like,
             "sound": detail.sound,
             "findings": [asdict(finding) for finding in detail.findings],
+            "clocks": None if detail.clocks is None else asdict(detail.clocks),
             "placement": asdict(stats.placement),
             "roles": [self._role_json(role) for role in stats.roles],
             "critical": None if stats.critical is None else _named(asdict(stats.critical), "names", "self_cycles"),
@@ -129,12 +133,12 @@ def build(
 
 
 def _detail(trace: Trace, analysis: Analysis, stats: LaunchStats, by: str | None) -> Detail:
-    table = None
+    table, launch = None, trace.launches[stats.launch.number - 1]
     if by is not None:
-        launch = trace.launches[stats.launch.number - 1]
         table = table_by(LaunchView(trace, launch, analysis.roles, np.array(analysis.waits, np.bool_)), by)
     return Detail(
         stats=stats,
+        clocks=launch_clocks(trace, launch),
         findings=findings(stats, emulated=trace.emulated),
         by=table,
         sound=sound(stats, trace.emulated),

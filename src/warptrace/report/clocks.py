@@ -1,0 +1,51 @@
+"""What the clocks of a launch's SMs did: rates by GPC, and how well times of SMs compare."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..trace import Launch, Trace
+
+
+@dataclass(frozen=True)
+class GpcClock:
+    """Median rate of the SMs of a GPC in a launch. ``gpc`` -1: those whose GPC is not known."""
+
+    gpc: int
+    sms: int
+    ghz: float
+
+
+@dataclass(frozen=True)
+class Clocks:
+    """``rate_change``: largest relative change in the launch that was seen. ``uncertainty_ns`` is a bound on how far
+    any time of any SM is off, ``typical_uncertainty_ns`` the median bound."""
+
+    gpcs: tuple[GpcClock, ...]
+    rate_change: float
+    uncertainty_ns: float
+    typical_uncertainty_ns: float
+
+    def __str__(self) -> str:
+        change = f", which moved by {100 * self.rate_change:.1f} % meanwhile" if self.rate_change else ""
+        rates = ", ".join(f"{self._who(one)}{one.ghz:.3f} GHz ({one.sms} SMs)" for one in self.gpcs)
+        good = f"good to {self.uncertainty_ns:.0f} ns, mostly to {self.typical_uncertainty_ns:.0f} ns"
+        return f"SM clocks: {rates}{change}; times of SMs are {good}"
+
+    def _who(self, one: GpcClock) -> str:
+        if one.gpc >= 0:
+            return f"GPC{one.gpc} "
+        return "others " if len(self.gpcs) > 1 else ""
+
+
+def launch_clocks(trace: Trace, launch: Launch) -> Clocks | None:
+    """The clocks of a launch; None where nothing is known of them."""
+    facts = next((one for one in trace.meta.get("clocks", ()) if one.get("launch") == launch.index), None)
+    if facts is None or "by_gpc" not in facts:
+        return None
+    return Clocks(
+        gpcs=tuple(GpcClock(one["gpc"], one["sms"], 1 / one["ns_per_cycle"]) for one in facts["by_gpc"]),
+        rate_change=facts["rate_change"],
+        uncertainty_ns=facts["uncertainty_ns"],
+        typical_uncertainty_ns=facts["typical_uncertainty_ns"],
+    )

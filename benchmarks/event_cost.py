@@ -4,8 +4,9 @@
 
 Every SM runs one block; each warp executes a loop of one event, or one pair of events, an iteration, and reads the
 cycle counter before and after it. A figure is the mean over all warps of one launch, per iteration, the loop's own few
-cycles included; the table shows the median over the repeats, and in the JSON stands their spread. All events are
-recorded: the run fails if one was lost. Needs a GPU, torch and the CuTe DSL.
+cycles included: what an event costs beside work is the difference to the row "work". The table shows the median over
+the repeats, and in the JSON stands their spread. All events are recorded: the run fails if one was lost. Needs a GPU,
+torch and the CuTe DSL.
 """
 
 from __future__ import annotations
@@ -26,8 +27,11 @@ import profilers
 from profilers import OURS, REFERENCE, device, dsl_version, has_reference
 
 HERE = Path(__file__).resolve().parent
-MODES = {"mark": 1, "mark_i32": 1, "mark_i64": 1, "push_pop": 2, "push_i32_pop": 2, "start_end": 2}
-"""Events an iteration. The names become part of kernel names."""
+MODES = {
+    "mark": 1, "mark_i32": 1, "mark_i64": 1, "push_pop": 2, "push_i32_pop": 2, "start_end": 2,
+    "work": 0, "work_mark": 1, "push_work_pop": 2, "push_i32_work_pop": 2, "start_work_end": 2,
+}  # fmt: skip
+"""Events an iteration. The names become part of kernel names. ``work``: 24 dependent multiply-adds, some 100 cycles."""
 LAST = "last"
 """Ours with --keep-events last."""
 Samples = dict[str, list[float]]

@@ -36,11 +36,19 @@ def cycles(*, loc: Any = None, ip: Any = None) -> cutlass.Int64:
     return cutlass.Int64(value)
 
 
+@cute.jit
+def work(value: cutlass.Float32) -> cutlass.Float32:
+    for _ in cutlass.range_constexpr(24):
+        value = value * 0.5 + 1.0
+    return value
+
+
 @cute.kernel
 def loop(out: cute.Tensor, n: cutlass.Int32, mode: cutlass.Constexpr, warps: cutlass.Constexpr):
     tidx, _, _ = cute.arch.thread_idx()
     bidx, _, _ = cute.arch.block_idx()
     iket.mark("before")
+    value = cutlass.Float32(tidx)
     begin = cycles()
     for i in cutlass.range(n, unroll=1):
         if cutlass.const_expr(mode == "mark"):
@@ -58,9 +66,28 @@ def loop(out: cute.Tensor, n: cutlass.Int32, mode: cutlass.Constexpr, warps: cut
         if cutlass.const_expr(mode == "start_end"):
             token = iket.range_start("range")
             iket.range_end(token)
+        if cutlass.const_expr(mode == "work"):
+            value = work(value)
+        if cutlass.const_expr(mode == "work_mark"):
+            value = work(value)
+            iket.mark("mark")
+        if cutlass.const_expr(mode == "push_work_pop"):
+            iket.range_push("range")
+            value = work(value)
+            iket.range_pop()
+        if cutlass.const_expr(mode == "push_i32_work_pop"):
+            iket.range_push("range", i)
+            value = work(value)
+            iket.range_pop()
+        if cutlass.const_expr(mode == "start_work_end"):
+            token = iket.range_start("range")
+            value = work(value)
+            iket.range_end(token)
     end = cycles()
     if tidx % 32 == 0:
         out[bidx * warps + tidx // 32] = end - begin
+    if value < 0.0:  # never: keeps the work
+        out[0] = 0
 
 
 @cute.jit

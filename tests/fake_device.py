@@ -102,9 +102,11 @@ class FakeKernel:
         payload: PayloadType = PayloadType.NONE,
         line: int = 0,
         anchor: bool = False,
+        high: bool = False,
+        late: bool = True,
     ) -> int:
         number = len(self.sites) + 1
-        self.sites.append(Site(number, kind, name, payload, self.file, line or 10 * number, anchor))
+        self.sites.append(Site(number, kind, name, payload, self.file, line or 10 * number, anchor, high, late))
         return number
 
     def mark(
@@ -406,6 +408,8 @@ class FakeDevice:
     ) -> None:
         slot = self._at(at, wire.SLOT16_DTYPE if stride == 16 else wire.SLOT8_DTYPE)
         slot["clock"] = (entry + event.at) & 0xFFFFFFFF
+        if kernel.sites[event.site - 1].high:
+            link = (entry + event.at >> 32 & 0xFFFF) << wire.LINK_SHIFT
         slot["code"] = event.site | link
         if stride == 16:
             slot["payload"] = event.payload

@@ -29,7 +29,8 @@ sys.exit(3 if "--fail" in words else 0)
 def test_arguments() -> None:
     args = event_cost.arguments([])
     assert (args.iterations, args.repeats, args.warps) == (100, 5, [1, 4, 8, 16])
-    assert args.modes == ["mark", "mark_i32", "mark_i64", "push_pop", "push_i32_pop", "start_end"]
+    assert args.modes[:6] == ["mark", "mark_i32", "mark_i64", "push_pop", "push_i32_pop", "start_end"]
+    assert args.modes[6:] == ["work", "work_mark", "push_work_pop", "push_i32_work_pop", "start_work_end"]
     args = event_cost.arguments(["--warps", "2,32", "--modes", "mark,start_end"])
     assert (args.warps, args.modes) == ([2, 32], ["mark", "start_end"])
 

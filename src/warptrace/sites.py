@@ -18,7 +18,9 @@ from .wire import CAPTURE_VERSION, EventKind, PayloadType
 @dataclass(frozen=True)
 class Site:
     """One call site. ``id`` is 1..65535 within its kernel; ``name`` is empty for POP; for END it is the name of the
-    token where that is known statically, else empty. ``anchor``: its records carry %globaltimer too."""
+    token where that is known statically, else empty. ``anchor``: its records carry %globaltimer too. ``high``: they
+    carry bits 32 to 47 of the clock in place of a link. ``late``: 2**32 cycles may pass between the event before it
+    and it; elsewhere nothing stands that could last so long."""
 
     id: int
     kind: EventKind
@@ -27,6 +29,8 @@ class Site:
     file: str
     line: int
     anchor: bool = False
+    high: bool = False
+    late: bool = True
 
 
 @dataclass(frozen=True)
@@ -59,7 +63,8 @@ class KernelRecord:
         data = asdict(self)
         data["kernel_id"] = f"{self.kernel_id:016x}"
         data["sites"] = [
-            [s.id, int(s.kind), s.name, int(s.payload), s.file, s.line, int(s.anchor)] for s in self.sites
+            [s.id, int(s.kind), s.name, int(s.payload), s.file, s.line, int(s.anchor), int(s.high), int(s.late)]
+            for s in self.sites
         ]
         del data["selection"]
         return data if self.selection.everything else {**data, "selection": self.selection.to_json()}
@@ -77,8 +82,8 @@ class KernelRecord:
             lane_events=bool(data["lane_events"]),
             max_events=None if data["max_events"] is None else int(data["max_events"]),
             sites=tuple(
-                Site(int(i), EventKind(k), str(n), PayloadType(p), str(f), int(ln), bool(a))
-                for i, k, n, p, f, ln, a in data["sites"]
+                Site(int(i), EventKind(k), str(n), PayloadType(p), str(f), int(ln), *(bool(flag) for flag in flags))
+                for i, k, n, p, f, ln, *flags in data["sites"]
             ),
             build=dict(data.get("build", {})),
             selection=KernelSelection.from_json(data.get("selection")),
@@ -94,7 +99,7 @@ def kernel_id(
     File names are left out: the same source checked out elsewhere is the same kernel. A selection is compiled into
     the kernel, so that makes it another one; so is the form that keeps its newest events (``ring``).
     """
-    table = [[s.id, int(s.kind), s.name, int(s.payload), s.line, s.anchor] for s in sites]
+    table = [[s.id, int(s.kind), s.name, int(s.payload), s.line, s.anchor, s.high, s.late] for s in sites]
     chosen: list[Any] = [] if selection.everything else [selection.to_json()]
     chosen += ["ring"] if ring else []
     text = json.dumps([CAPTURE_VERSION, symbol, table, *chosen], ensure_ascii=False)

@@ -25,14 +25,16 @@ monotonic byte counts: a region lies at ``base + (position & mask)`` and is the 
 A *slot* holds one event and is ``stride`` bytes: 8 in kernels without payloads, 16 in kernels with any::
 
     +0  u32  %clock (low 32 bits of the SM's cycle counter)
-    +4  u32  code = site | link << 16         site 1..65535 (0: the slot was never written)
+    +4  u32  code = site | high << 16         site 1..65535 (0: the slot was never written)
     +8  u64  payload bits, zero-extended       (stride 16; undefined where the site has no payload); in records of an
              anchor site the payload is the lower half, and the upper half is %globaltimer (low 32 bits, in ns), read
              right after the clock
 
-``link`` is 0 except in records that end a token range: there it is the low 16 bits of
+The code's upper half is the *link* in records that end a token range: the low 16 bits of
 ``slot_offset_of_the_start / 8``, the offset being relative to the control block. It names the start exactly
-as long as a region is at most MAX_REGION_BYTES.
+as long as a region is at most MAX_REGION_BYTES. In records of a site that says so (``Site.high``) it is bits 32 to 47
+of the clock, read with the lower 32 at once; in others it is 0, or in records stored together with one that says so
+those bits too.
 
 A cursor (one 32-bit register per lane, the offset of the lane's next slot) advances by ``stride`` for every
 event the lane leads, whether there is room or not; an event is written at ``min(cursor, limit)``. So the count of
@@ -41,8 +43,8 @@ in the last bytes of the region, is no one's: slots count up to ``capacity``.
 
 A *ring* is a region of a kernel compiled to keep the newest events (RING_MAGIC). There ``capacity`` is a power of two
 for the main slots and for each lane's block, cursors and every ``advance`` count events, modulo 2**32, and event n
-(from 0) of a lane lies in slot ``n % (capacity / stride)``: the last ``capacity / stride`` of them are there. ``link``
-in records that start or end a token range is the *tag* of the start, 0 in others: the low 16 bits of its number n;
+(from 0) of a lane lies in slot ``n % (capacity / stride)``: the last ``capacity / stride`` of them are there. The link
+of records that start or end a token range is the *tag* of the start: the low 16 bits of its number n;
 where other lanes than 0 may lead (``lane_bytes`` is not 0), n's low 11 bits and the lane above them. A start carries
 its own tag, so an end finds its start, or finds it overwritten, without the count.
 """

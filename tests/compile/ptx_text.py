@@ -9,13 +9,16 @@ from functools import cached_property
 
 _ENTRY = re.compile(r"\.entry\s+([\w$]+)\((.*?)\)(.*?)^\}", re.S | re.M)
 _PARAM = re.compile(r"\.param\s+((?:\.align\s+\d+\s+)?\.\w+)\s+[\w$]+(?:\[(\d+)\])?")
-_EVENT = re.compile(r"^\s*\{ \.reg \.u64 a; \.reg \.u32 t,c,g(?P<wide>,h,k)?; (?P<text>.*) \}\s*$", re.M)
-_RUN = re.compile(r"^\s*\{ \.reg \.u64 a; \.reg \.u32 t,c,h,k; \.reg \.pred q; (.*) \}\s*$", re.M)
+_EVENT = re.compile(r"^\s*\{ \.reg \.u64 a,x; \.reg \.u32 t,c,g(?P<wide>,h,k)?,u; (?P<text>.*) \}\s*$", re.M)
+_RUN = re.compile(r"^\s*\{ \.reg \.u64 a,x; \.reg \.u32 t,c,h,k,u; \.reg \.pred q; (.*) \}\s*$", re.M)
 _RUN_SITE = re.compile(r"^(?:add\.u32 c,%r\d+|mov\.u32 c),(\d+);")
 _RUN_COUNT = re.compile(r"setp\.lt\.u32 q,%r\d+,(\d+); and\.pred q,q,%p\d+; @q st\.global\.b32 \[a\+(\d+)\],t;$")
 _OF_RECORD = re.compile(r"setp\.eq\.u32 q,%r\d+,(\d+); @q ([^;]+);")
 _ADDRESS = re.compile(r"cvt\.u64\.u32 a,(%r\d+|\d+); add\.u64 a,a,%rd\d+;")
-_CODE = re.compile(r"(?:or\.b32 c,(?P<token>%r\d+|-?\d+),|mov\.b32 c,)(?P<code>%r\d+|\d+);")
+_CODE = re.compile(
+    r"(?:or\.b32 c,(?P<token>%r\d+|-?\d+),|mad\.lo\.u32 c,u,(?P<high>65536),|mov\.b32 c,)(?P<code>%r\d+|\d+);"
+)
+_HIGH = "mov.u64 x,%clock64; mov.b64 {t,u},x; "
 _RECORD = re.compile(r"@(%p\d+) st\.global\.v2\.b32 \[a\+(\d+)\],\{t,c\};")
 _WIDE = re.compile(r"@(%p\d+) st\.global\.b32 \[a\+(\d+)\],t;")
 _WIDE_PAYLOAD = re.compile(r"mov\.b(32) h,(%r\d+|-?\d+);|mov\.b(64) \{h,k\},(%rd\d+|-?\d+);")
@@ -28,7 +31,7 @@ _CONSTANT = re.compile(r"mov\.b(?:32|64)\s+(%rd?\d+), (-?\d+);")
 class StoredEvent:
     """One event store. ``payload``: its constant bits, None where there is no payload or it is not a constant.
     ``anchored``: the record also holds the global timer. ``wide``: it is stored by several lanes; ``run``: how many
-    records one store stores with it."""
+    records one store stores with it. ``high``: the record also holds more bits of the clock."""
 
     site: int
     cursor: str
@@ -39,6 +42,7 @@ class StoredEvent:
     anchored: bool
     wide: bool
     run: int = 1
+    high: bool = False
 
 
 @dataclass(frozen=True)
@@ -74,10 +78,12 @@ class Entry:
             payload = constant(value) if value else None
             payload = payload if payload is None else payload & ((1 << bits) - 1)
             anchored = "%globaltimer_lo" in text
-            event = StoredEvent(site, cursor, at, code["token"] is not None, bits, payload, anchored, wide)
+            high = code["high"] is not None
+            assert high == (_HIGH in text)
+            event = StoredEvent(site, cursor, at, code["token"] is not None, bits, payload, anchored, wide, 1, high)
             found_at.append((found.start(), [event]))
-        # %clock is read by events alone (the header takes %clock64): none has escaped the patterns
-        assert len(found_at) == len(re.findall(r"%clock;", self.body))
+        # %clock, or %clock64 in this way, is read by events alone: none has escaped the patterns
+        assert len(found_at) == self.body.count("%clock;") + self.body.count(_HIGH)
         return [event for _, events in sorted(found_at, key=lambda one: one[0]) for event in events]
 
     @property
@@ -110,6 +116,8 @@ def _run(text: str, constant: Callable[[str], int | None]) -> list[StoredEvent]:
     assert text.count("st.global.") == 1
     stride = 16 if "selp.b32 c,c," in text else 8
     following = text.startswith("add.u32")
+    high = _HIGH in text
+    assert high == ("mad.lo.u32 c,u,65536,c; " in text)
     events = []
     for number in range(int(count)):
         own = [instruction for j, instruction in _OF_RECORD.findall(text) if int(j) == number]
@@ -119,8 +127,10 @@ def _run(text: str, constant: Callable[[str], int | None]) -> list[StoredEvent]:
         payload = constant(value) if value else None
         payload = payload if payload is None else payload & ((1 << bits) - 1)
         end, anchored = any(x.startswith("or.b32") for x in own), any("globaltimer" in x for x in own)
+        assert not high or end == ("mov.u32 u,0" in own)
         offset = int(at) + number * stride
-        events.append(StoredEvent(site, cursor, offset, end, bits, payload, anchored, True, int(count)))
+        mine = high and not end
+        events.append(StoredEvent(site, cursor, offset, end, bits, payload, anchored, True, int(count), mine))
     return events
 
 

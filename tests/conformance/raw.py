@@ -231,7 +231,11 @@ def _partners(
 def _event(slot: Slot, sites: Mapping[int, Site], partner: Place | None, header: Any) -> Event:
     site = sites[slot.code & wire.SITE_MASK]
     linked = (EventKind.END, EventKind.START) if _is_ring(header) else (EventKind.END,)
-    assert slot.code >> wire.LINK_SHIFT == 0 or site.kind in linked, "a link in a record of no token range"
+    upper = slot.code >> wire.LINK_SHIFT
+    if site.kind in linked:
+        assert not site.high, "a site whose records have a link cannot tell more of the clock"
+    elif site.high or upper:
+        _check_clock(slot.clock | upper << 32, header)
     bits = slot.payload
     if site.anchor:
         _check_anchor(bits >> 32, header)
@@ -240,6 +244,12 @@ def _event(slot: Slot, sites: Mapping[int, Site], partner: Place | None, header:
         bits &= 0xFFFFFFFF  # above it an earlier record may have left its own
     payload = None if site.payload == PayloadType.NONE else (site.payload, bits)
     return Event(site.kind, "" if site.kind in (EventKind.POP, EventKind.END) else site.name, payload, partner)
+
+
+def _check_clock(clock: int, header: Any) -> None:
+    """48 bits of a record's clock lie between the warp's entry and its exit."""
+    entry = int(header["entry_clock"])
+    assert (clock - entry) & (1 << 48) - 1 <= int(header["exit_clock"]) - entry, "more bits of the clock are wrong"
 
 
 def _check_anchor(timer: int, header: Any) -> None:

@@ -238,7 +238,7 @@ def test_without_anchors_a_silence_is_reported(tmp_path: Path) -> None:
     trace = run(tmp_path, device, kernel)
     assert trace.markers.cycle.tolist() == [10, 10]
     (text,) = clock_texts(trace)
-    assert "no anchor says where" in text
+    assert "do not say where" in text
 
 
 @pytest.mark.parametrize("anchored", [True, False])

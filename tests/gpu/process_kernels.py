@@ -12,7 +12,7 @@ from cutlass.cutlass_dsl import T, dsl_user_op
 
 import warptrace.cute as iket
 
-PATIENCE_NS = 5_000_000_000
+PATIENCE_NS = 2_000_000_000
 WORDS = 64
 """int32: the flag at 0, whether it was seen at 32."""
 

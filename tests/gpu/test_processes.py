@@ -195,24 +195,46 @@ def test_two_devices_of_one_process(tmp_path: Path, figure: Figure, times: int) 
 
 
 # --------------------------------------------------------------------------------------------------------- launches
+def streams_that_run_beside_each_other() -> list[Any]:
+    """Handles of two streams on which an untraced consumer meets its producer. Streams share a few queues of the
+    hardware, and those of one queue may wait for each other; which do depends on how many the process has made."""
+    flags = torch.zeros(pk.WORDS, dtype=torch.int32, device="cuda")
+    arguments = (k.pointer(flags.data_ptr()), cutlass.Int32(1), cutlass.Int32(4))
+    with iket.tracing(False):
+        meet = cute.compile(pk.meet_host, *arguments, cuda.CUstream(torch.cuda.Stream().cuda_stream))
+    for _ in range(8):
+        streams = [torch.cuda.Stream(), torch.cuda.Stream()]
+        handles = [cuda.CUstream(stream.cuda_stream) for stream in streams]
+        for _ in range(2):
+            flags.zero_()
+            torch.cuda.synchronize()
+            meet(arguments[0], cutlass.Int32(1), cutlass.Int32(4), handles[0])
+            meet(arguments[0], cutlass.Int32(0), cutlass.Int32(4), handles[1])
+            torch.cuda.synchronize()
+        if flags[32].item() == 1:
+            return handles
+    pytest.skip("no two streams of this process run beside each other, untraced")
+
+
 def test_a_kernel_that_waits_for_a_later_launch(tmp_path: Path) -> None:
     """Consumer and producer are launches of one kernel, whose number of events only its first launch can tell: the
     second is held up for a moment, and no longer."""
     flags = torch.zeros(pk.WORDS, dtype=torch.int32, device="cuda")
-    streams = [torch.cuda.Stream(), torch.cuda.Stream()]
-    handles = [cuda.CUstream(stream.cuda_stream) for stream in streams]
+    handles = streams_that_run_beside_each_other()
     with iket.tracing():
         arguments = (k.pointer(flags.data_ptr()), cutlass.Int32(1), cutlass.Int32(4))
         meet = cute.compile(pk.meet_host, *arguments, handles[0])
     torch.cuda.synchronize()
     with recording(tmp_path, fresh=True) as folder:
+        met = []
         for _ in range(3):
             flags.zero_()
             torch.cuda.synchronize()
             meet(arguments[0], cutlass.Int32(1), cutlass.Int32(4), handles[0])
             meet(arguments[0], cutlass.Int32(0), cutlass.Int32(4), handles[1])
             torch.cuda.synchronize()
-            assert flags[32].item() == 1
+            met.append(flags[32].item())
+    assert met == [1, 1, 1]
     trace = load(folder)
     assert lossless(trace), trace.problems
     assert [payloads(trace, launch, "meet") for launch in trace.launches] == [[1], [0]] * 3

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import itertools
+import statistics
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -244,54 +245,52 @@ def test_a_launch_captured_into_a_graph_counts_once(tmp_path: Path, count: int, 
 
 # --------------------------------------------------------------------------------------------------------- its cost
 STEPS = 400
-BLOCKS = 132 * 4
 
 
-def kernel_time(launch: Callable[[], None]) -> float:
-    """Microseconds of a launch: the least mean of 5 series of 5, after two launches more."""
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    series = []
-    for _ in range(2):
-        launch()
-    for _ in range(5):
-        torch.cuda.synchronize()
-        begin.record()
-        for _ in range(5):
-            launch()
-        end.record()
-        torch.cuda.synchronize()
-        series.append(begin.elapsed_time(end) * 1000 / 5)
-    return min(series)
+def step_cycles(launches: dict[str, Callable[[], float]]) -> dict[str, float]:
+    """Cycles a pass of each launch's loop, the mean of its warps: the median of 8, taken in turns."""
+    found = {name: [launch() for _ in range(2)] for name, launch in launches.items()}
+    for _ in range(8):
+        for name, launch in launches.items():
+            found[name].append(launch())
+    return {name: statistics.median(cycles[2:]) for name, cycles in found.items()}
 
 
-def test_what_is_not_wanted_costs_next_to_nothing(tmp_path: Path, figure: Figure) -> None:
-    """A loop of a push, 64 cycles of arithmetic and a pop: without events, all warps recording, one CTA recording, and
-    with events but no recorder."""
-    result = torch.zeros(BLOCKS * s.THREADS, device="cuda")
-    out = from_dlpack(result, assumed_align=16)
+@pytest.mark.parametrize("a_processor", [1, 4])
+def test_what_is_not_wanted_costs_next_to_nothing(tmp_path: Path, figure: Figure, a_processor: int) -> None:
+    """A loop of a push, 64 cycles of arithmetic and a pop, in 1 or 4 CTAs an SM: without events, all warps recording,
+    one CTA recording, one warp of each CTA; then all these where nothing records."""
+    blocks = torch.cuda.get_device_properties(0).multi_processor_count * a_processor
+    result = torch.zeros(blocks * s.THREADS, device="cuda")
+    spent = torch.zeros(blocks * s.WARPS, device="cuda", dtype=torch.int64)
+    arrays = from_dlpack(result, assumed_align=16), from_dlpack(spent)
 
-    def build() -> Callable[[], None]:
-        n, ctas = cutlass.Int32(STEPS), cutlass.Int32(BLOCKS)
-        compiled = cute.compile(s.stepping_host, out, n, ctas)
-        return lambda: compiled(out, n, ctas)
+    def build() -> Callable[[], float]:
+        n, ctas = cutlass.Int32(STEPS), cutlass.Int32(blocks)
+        compiled = cute.compile(s.stepping_host, *arrays, n, ctas)
 
-    times = {}
+        def launch() -> float:
+            compiled(*arrays, n, ctas)
+            return spent.double().mean().item() / STEPS
+
+        return launch
+
+    launches = {}
     with iket.tracing(False):
-        times["untraced"] = kernel_time(build())
+        launches["untraced"] = build()
     selections = {"all": Selection(), "one CTA": Selection(cta_stride=1 << 30), "one warp": Selection(warps=(0,))}
     recorded = {}
+    options = {"buffer_bytes": 1 << 31, "max_events": 2 * STEPS, "fresh": True}
     for name, selection in selections.items():
-        options = {"buffer_bytes": 1 << 30, "max_events": 2 * STEPS, "fresh": True}
         with selected(tmp_path / name.replace(" ", "_"), selection, **options) as folder:
-            launch = build()
-            times[name] = kernel_time(launch)
+            launches[name] = build()
+            launches[name]()
         trace = load(folder)
         recorded[name] = {x.warps_recorded for x in trace.launches}
         assert sum(x.lost_events for x in trace.launches) == 0
-        if name == "one CTA":
-            times["one CTA, no recorder"] = kernel_time(launch)
-    assert recorded == {"all": {BLOCKS * s.WARPS}, "one CTA": {s.WARPS}, "one warp": {BLOCKS}}
-    for name, time in times.items():
-        figure(f"kernel time, {name} (us)", round(time, 2))
-        figure(f"kernel time, {name} (ratio to untraced)", round(time / times["untraced"], 3))
+    assert recorded == {"all": {blocks * s.WARPS}, "one CTA": {s.WARPS}, "one warp": {blocks}}
+    with selected(tmp_path / "together", Selection(), **options):
+        times = step_cycles(launches)
+    times |= {f"{name}, no recorder": time for name, time in step_cycles(launches).items()}
+    figure(f"{a_processor} CTAs an SM, cycles a pass", {name: round(time, 1) for name, time in times.items()})
     assert times["one CTA"] < times["all"]

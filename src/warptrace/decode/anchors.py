@@ -123,8 +123,9 @@ def _long(
 def _unwrapped(regions: Regions, batches: Sequence[RegionBatch], table: SiteTable, nominal: F64) -> EventAnchors:
     streams = build_streams(regions, batches, table)
     events = build_events(regions, streams, batches)
-    anchor = table.anchor[table.rows(regions.headers["kernel_id"], events.region, events.code & SITE_MASK)]
-    events, _ = settle_wraps(regions, streams, events, anchor, nominal)
+    site = table.rows(regions.headers["kernel_id"], events.region, events.code & SITE_MASK)
+    events, _ = settle_wraps(regions, streams, events, table, site, nominal)
+    anchor = table.anchor[site]
     if events.payload is None:
         anchor &= False
         timer = np.zeros(0, np.int64)

@@ -124,7 +124,7 @@ def _decode_block(source: Source) -> Found:
     regions, streams, table = source.regions, source.streams, source.table
     events = build_events(regions, streams, source.batches)
     site = table.rows(regions.headers["kernel_id"], events.region, events.code & SITE_MASK)
-    events, wraps = settle_wraps(regions, streams, events, table.anchor[site], source.nominal)
+    events, wraps = settle_wraps(regions, streams, events, table, site, source.nominal)
     kind = table.kind[site]
     pairing = pair(regions, streams, events, kind, _slack(source))
     last = last_cycles(streams, events.cycle, len(regions))

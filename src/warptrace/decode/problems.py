@@ -239,8 +239,8 @@ def clock_problems(
         (outside, "warps have events before their entry or after their exit: their times are not to be trusted"),
         (
             long_gap,
-            "warps were silent for 2**32 cycles or more, and no anchor says where: their events may be early by a "
-            "multiple of that",
+            "warps were silent for 2**32 cycles or more, and their records do not say where: their events may be early "
+            "by a multiple of that",
         ),
     )
     for faulty, text in texts:

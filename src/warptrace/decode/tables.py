@@ -137,8 +137,9 @@ class SiteTable:
     """Sites of all kernels, and the way from (kernel, site id) to them.
 
     ``sites`` and ``strings`` are those of the trace. Per site: ``kind``, ``payload``, ``mask`` (the payload's bits),
-    ``name`` (index into ``strings``) and ``anchor`` (its records hold %globaltimer); one more row at the end stands
-    for "unknown" (kind 0). ``lut`` maps ``base[k] + min(site id, ids[k])`` to the row.
+    ``name`` (index into ``strings``), ``anchor`` (its records hold %globaltimer), ``high`` and ``late`` (see
+    :class:`warptrace.sites.Site`); one more row at the end stands for "unknown" (kind 0). ``lut`` maps
+    ``base[k] + min(site id, ids[k])`` to the row.
     """
 
     sites: tuple[TraceSite, ...]
@@ -148,6 +149,8 @@ class SiteTable:
     mask: U64
     name: I32
     anchor: Bool
+    high: Bool
+    late: Bool
     kernels: dict[int, KernelRecord]
     index: dict[int, int]
     base: I64
@@ -199,6 +202,8 @@ def site_table(captures: Iterable[Capture]) -> SiteTable:
         mask=np.array([bits[s.payload] for s in sites] + [0], np.uint64),
         name=np.array([strings.get(s.name, -1) for s in sites] + [-1], np.int32),
         anchor=np.array([s.anchor for k in kernels.values() for s in k.sites] + [False], np.bool_),
+        high=np.array([s.high for k in kernels.values() for s in k.sites] + [False], np.bool_),
+        late=np.array([s.late for k in kernels.values() for s in k.sites] + [True], np.bool_),
         kernels=kernels,
         index={k: i for i, k in enumerate(kernels)},
         base=base,

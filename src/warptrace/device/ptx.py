@@ -388,15 +388,15 @@ def event(
     *,
     linked: bool,
     anchor: bool = False,
-    sparing: bool = False,
+    high: bool = False,
     ring: bool = False,
 ) -> Asm:
     """Stores one record at slot ``index`` behind <slot>, where <store> holds. ``ring``: <slot> is the number of a slot
     of the ring at <ring>, so that one multiply-add makes the address.
 
     ``linked``: <code> is the site alone and <token> is already the link in place, so one OR joins them. ``anchor``:
-    the record also holds %globaltimer, beside a payload of at most 32 bits (stride 16). ``sparing``: the clock is read
-    only where a record is stored, for kernels of whose warps most do not record.
+    the record also holds %globaltimer, beside a payload of at most 32 bits (stride 16). ``high``: the code also holds
+    bits 32 to 47 of the clock; both halves are one read, and the code one more instruction.
 
     A payload ("i32" or "i64") is a store of its own: one 16-byte store makes every record pay. The order was measured
     (docs/design.md): the clock before the address, so that its latency passes beside the wait for the last store's
@@ -405,16 +405,15 @@ def event(
     at = index * stride
     width = {"i32": "b32", "i64": "b64", None: ""}[payload]
     address = _slot_address(stride, ring)
-    code = "or.b32 c,<token>,<code>; " if linked else "mov.b32 c,<code>; "
-    guard = "@<store> " if sparing else ""
-    clock = f"{guard}mov.u32 t,%clock; " + (f"{guard}mov.u32 g,%globaltimer_lo; " if anchor else "")
+    code = "or.b32 c,<token>,<code>; " if linked else _HIGH_CODE if high else "mov.b32 c,<code>; "
+    clock = (_CLOCK64 if high else "mov.u32 t,%clock; ") + ("mov.u32 g,%globaltimer_lo; " if anchor else "")
     record = f"@<store> st.global.v2.b32 [a+{at}],{{t,c}}; "
     beside = f"@<store> st.global.{width} [a+{at + 8}],<payload>; " if payload else ""
     if anchor:
         words = "v2.b32 [a+{0}],{{<payload>,g}}" if payload else "b32 [a+{1}],g"
         beside = f"@<store> st.global.{words.format(at + 8, at + 12)}; "
     if payload == "i32" and not anchor:
-        body = address + code + beside + clock + record
+        body = address + beside + clock + code + record
     else:
         body = clock + address + code + record + beside
     ins: tuple[Operand, ...] = (("slot", "i32"), ("ring" if ring else "control", "i64"), ("store", "i1"))
@@ -423,7 +422,13 @@ def event(
         ins += (("token", "i32"),)
     if payload:
         ins += (("payload", payload),)
-    return Asm("{ .reg .u64 a; .reg .u32 t,c,g; " + body + "}", (), ins)
+    return Asm("{ .reg .u64 a,x; .reg .u32 t,c,g,u; " + body + "}", (), ins)
+
+
+_CLOCK64 = "mov.u64 x,%clock64; mov.b64 {t,u},x; "
+"""Both halves of the clock at once: CS2R of 64 bits, as long as that of 32."""
+_HIGH_CODE = f"mad.lo.u32 c,u,{1 << wire.LINK_SHIFT},<code>; "
+"""One LEA."""
 
 
 def record_lanes() -> Asm:
@@ -444,8 +449,7 @@ def wide_event(
     *,
     linked: bool,
     anchor: bool = False,
-    grouped: bool = False,
-    sparing: bool = False,
+    high: bool = False,
     ring: bool = False,
 ) -> Asm:
     """Stores the record of :func:`event` with one 32-bit store: lane 0 the clock, lane 1 the code, lane 2 the payload
@@ -453,26 +457,21 @@ def wide_event(
     lanes that have a word; the payload is the same in all of them.
 
     A 64-bit store of one lane takes the store path twice: with 16 warps an SM a push and a pop went from 98 to 62
-    cycles, a mark with a payload from 83 to 51 (docs/design.md). The order of the text was measured too: without a
-    payload the clock goes right into the word to store; with one, or with the timer, the address first where events are
-    ``grouped`` (H200, a pair of which one reads the timer, 16 warps an SM: 113 cycles with the clock first).
+    cycles, a mark with a payload from 83 to 51 (docs/design.md). The order of the text was measured too: a clock of 32
+    bits alone goes right into the word to store; else it is read first (H200, a push with payload, 96 cycles of
+    arithmetic and a pop: 31 cycles more than without events, 37 with the address first).
     """
     address = _slot_address(stride, ring)
-    guard = "@<store> " if sparing else ""
-    clock = f"{guard}mov.u32 t,%clock; " + (f"{guard}mov.u32 g,%globaltimer_lo; " if anchor else "")
+    clock = (_CLOCK64 if high else "mov.u32 t,%clock; ") + ("mov.u32 g,%globaltimer_lo; " if anchor else "")
     halves = "mov.b64 {h,k},<payload>; selp.b32 h,k,h,<last>; "
     rest = {"i32": "mov.b32 h,<payload>; ", "i64": halves, None: ""}[payload]
-    rest += "or.b32 c,<token>,<code>; " if linked else "mov.b32 c,<code>; "
+    rest += "or.b32 c,<token>,<code>; " if linked else _HIGH_CODE if high else "mov.b32 c,<code>; "
     if payload:
         rest += "selp.b32 c,c,h,<iscode>; "
     timer = "selp.b32 c,g,c,<last>; " if anchor else ""
     choose = timer + "selp.b32 t,t,c,<isclock>; "
-    if (anchor or payload) and not grouped:
+    if high or anchor or payload:
         body = clock + address + rest + choose
-    elif anchor or payload:
-        body = address + rest + clock + choose
-    elif sparing:
-        body = rest + ".reg .pred q; mov.b32 t,c; and.pred q,<isclock>,<store>; @q mov.u32 t,%clock; " + address
     else:
         body = rest + "mov.b32 t,c; @<isclock> mov.u32 t,%clock; " + address
     ins: tuple[Operand, ...] = (("slot", "i32"), ("ring" if ring else "control", "i64"), ("store", "i1"))
@@ -484,17 +483,19 @@ def wide_event(
     if anchor or payload == "i64":
         ins += (("last", "i1"),)
     store = f"@<store> st.global.b32 [a+{index * stride}],t; "
-    return Asm("{ .reg .u64 a; .reg .u32 t,c,g,h,k; " + body + store + "}", (), ins)
+    return Asm("{ .reg .u64 a,x; .reg .u32 t,c,g,h,k,u; " + body + store + "}", (), ins)
 
 
 @dataclass(frozen=True)
 class RunRecord:
-    """A record of a run: its site, and what :func:`wide_event` has as ``linked``, ``payload`` and ``anchor``."""
+    """A record of a run: its site, and what :func:`wide_event` has as ``linked``, ``payload``, ``anchor`` and
+    ``high``."""
 
     site: int
     linked: bool
     payload: str | None
     anchor: bool
+    high: bool = False
 
 
 def run_lanes(stride: int) -> Asm:
@@ -506,11 +507,12 @@ def run_lanes(stride: int) -> Asm:
     return Asm(text + tests + "}", (("clock", "i1"), ("code", "i1"), ("last", "i1"), ("record", "i32")), ())
 
 
-def run(index: int, stride: int, records: Sequence[RunRecord], *, sparing: bool = False) -> Asm:
+def run(index: int, stride: int, records: Sequence[RunRecord]) -> Asm:
     """Stores records between which nothing happens with one stamp and one 32-bit store: lane k the k-th word of all of
     them. Operands as of :func:`wide_event`, and <record>; tokens and payloads are numbered.
 
-    Sites that follow each other, as those of a run in the source do, give the codes by one add.
+    Sites that follow each other, as those of a run in the source do, give the codes by one add. Where one record holds
+    more bits of the clock all do that have no link: it is the same for all lanes then.
     """
     sites = [r.site for r in records]
     if sites == list(range(sites[0], sites[0] + len(sites))):
@@ -533,7 +535,11 @@ def run(index: int, stride: int, records: Sequence[RunRecord], *, sparing: bool 
             ins += ((f"payload{j}", record.payload),)
         if record.anchor:
             timers += _of_record(j, "mov.u32 k,%globaltimer_lo")
-    clock = ("@<store> " if sparing else "") + "mov.u32 t,%clock; "
+    high = any(r.high for r in records)
+    clock = _CLOCK64 if high else "mov.u32 t,%clock; "
+    if high:
+        unlinked = "".join(_of_record(j, "mov.u32 u,0") for j, record in enumerate(records) if record.linked)
+        clock += f"{unlinked}mad.lo.u32 c,u,{1 << wire.LINK_SHIFT},c; "
     choose = ""
     if stride == 16:  # lanes without a word of their own store zeros
         choose = "selp.b32 h,k,h,<last>; selp.b32 c,c,h,<iscode>; " if valued else "selp.b32 c,c,0,<iscode>; "
@@ -541,7 +547,7 @@ def run(index: int, stride: int, records: Sequence[RunRecord], *, sparing: bool 
     address = "cvt.u64.u32 a,<slot>; add.u64 a,a,<control>; "
     body += address + clock + timers + choose + "selp.b32 t,t,c,<clock>; "
     store = f"setp.lt.u32 q,<record>,{len(records)}; and.pred q,q,<store>; @q st.global.b32 [a+{index * stride}],t; "
-    return Asm("{ .reg .u64 a; .reg .u32 t,c,h,k; .reg .pred q; " + body + store + "}", (), ins)
+    return Asm("{ .reg .u64 a,x; .reg .u32 t,c,h,k,u; .reg .pred q; " + body + store + "}", (), ins)
 
 
 def _of_record(number: int, instruction: str) -> str:

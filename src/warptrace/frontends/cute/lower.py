@@ -20,7 +20,7 @@ from ...errors import WarptraceError
 from ...selection import KernelSelection
 from ...sites import KernelRecord, Site, kernel_id
 from ...wire import EventKind, PayloadType
-from . import anchors, balance, hidden
+from . import anchors, balance, gaps, hidden
 from .events import PLACEHOLDER, EventError, erase_events, payload_mismatch
 from .ir_tools import (
     BRANCHES,
@@ -43,8 +43,24 @@ MAX_GROUP = 8
 _STRAIGHT = (
     "arith.", "llvm.mlir.constant", "llvm.extractvalue", "llvm.bitcast", "cute.make_", "cute.get_", "cute.static",
 )  # fmt: skip
-"""Operations that may stand between the events of a group whose leader is elected, and between those of a run, which
-share one stamp: nothing that could make lanes part or meet, and no more than register arithmetic."""
+"""Operations that may stand between the events of a group whose leader is elected: nothing that could make lanes part
+or meet."""
+
+_FREE = ("arith.constant", "llvm.mlir.constant", "llvm.extractvalue", "llvm.bitcast", "cute.static")
+"""Operations that are no instruction."""
+
+_BRIEF = tuple(
+    f"arith.{name}"
+    for name in (
+        "addi", "subi", "muli", "andi", "ori", "xori", "shli", "shrui", "shrsi", "cmpi", "select", "minui", "minsi",
+        "maxui", "maxsi", "extui", "extsi", "trunci", "index_cast", "index_castui", "bitcast",
+    )
+)  # fmt: skip
+"""Operations of one integer instruction or two: what makes the payload of an event that follows another."""
+
+MOST_BRIEF = 4
+"""Brief operations between two events that share a stamp: what they take, some 20 cycles, is less than an event costs.
+Anything else between two events takes time that a user may want to see."""
 
 
 @dataclass(frozen=True)
@@ -59,12 +75,17 @@ class Event:
     file: str
     line: int
     anchor: bool = False
+    gap: gaps.Gap = gaps.Gap(True, False)
     site: int = 0
 
     @property
     def token(self) -> Any:
         """The token operand of an END."""
         return plain_value(self.op.operands[0])
+
+    def as_site(self) -> Site:
+        flags = (self.anchor, self.gap.high, self.gap.late)
+        return Site(self.site, self.kind, self.name, self.payload, self.file, self.line, *flags)
 
     @property
     def payload_bits(self) -> Any | None:
@@ -77,8 +98,8 @@ class Event:
 @dataclass(frozen=True)
 class Group:
     """Events of one straight line. ``together``: the whole warp executes them, so lane 0 leads. ``maybe_none``: it is
-    a single END whose token may be a sentinel. ``near``: for each event, whether nothing but register arithmetic lies
-    between it and the one before."""
+    a single END whose token may be a sentinel. ``near``: for each event, whether nothing that takes time lies between
+    it and the one before."""
 
     events: tuple[Event, ...]
     together: bool
@@ -140,6 +161,11 @@ def _with_anchors(events: list[Event], uniform: Uniformity) -> list[Event]:
     return [replace(e, anchor=a) for e, a in zip(events, anchors.choose(events, wide=wide), strict=True)]
 
 
+def _with_gaps(kernel: Any, events: list[Event], ring: bool) -> list[Event]:
+    found = gaps.analyse(kernel, {e.op: e for e in events}, ring=ring)
+    return [replace(e, gap=found[e.op]) for e in events]
+
+
 def _together(block: Any, uniform: Uniformity) -> bool:
     """Whether lane 0 leads the events of a block: the whole warp executes them, and no copy of them is made later."""
     return uniform.block(block) and not _pipelined(block)
@@ -150,7 +176,7 @@ def _numbered(kernel: Any, events: list[Event]) -> list[Event]:
     sites: dict[tuple[Any, ...], int] = {}
     numbered = []
     for e in events:
-        key = (e.kind, e.name, e.payload, e.file, e.line, e.anchor)
+        key = (e.kind, e.name, e.payload, e.file, e.line, e.anchor, e.gap)
         numbered.append(replace(e, site=sites.setdefault(key, len(sites) + 1)))
     if len(sites) > wire.MAX_SITES:
         raise WarptraceError(
@@ -192,12 +218,13 @@ def _lower_kernel(
     _check_payloads(events)
     balance.check(kernel, {e.op: e for e in events})
     uniform = Uniformity(kernel)
-    events = _numbered(kernel, _with_anchors(events, uniform))
+    events = _with_gaps(kernel, _with_anchors(events, uniform), ring)
+    events = _numbered(kernel, events)
     _guard_ends(events, uniform)
     groups = _groups(kernel, {e.op: e for e in events}, uniform)
     stride = 16 if any(e.payload != PayloadType.NONE or e.anchor for e in events) else 8
     lanes = any(not g.together for g in groups)
-    table = {e.site: Site(e.site, e.kind, e.name, e.payload, e.file, e.line, e.anchor) for e in events}
+    table = {e.site: e.as_site() for e in events}
     sites = tuple(table.values())
     facts = ptx.KernelFacts(
         kernel_id=kernel_id(symbol(kernel), sites, selection, ring=ring),
@@ -259,7 +286,7 @@ def _groups(kernel: Any, events: dict[Any, Event], uniform: Uniformity) -> list[
         together = None
         line: list[Event] = []
         near: list[bool] = []
-        at_once = False
+        brief = 0  # brief operations since the last event; too many once something else was met
 
         def flush() -> None:
             if line:
@@ -274,11 +301,12 @@ def _groups(kernel: Any, events: dict[Any, Event], uniform: Uniformity) -> list[
                     together = _together(b, uniform)
                 if len(line) == MAX_GROUP or _alone(event) or (line and _alone(line[-1])) or _pipelined(b):
                     flush()
-                near.append(bool(line) and at_once)
+                near.append(bool(line) and brief <= MOST_BRIEF)
                 line.append(event)
-                at_once = True
+                brief = 0
                 continue
-            at_once = at_once and op.name.startswith(_STRAIGHT)
+            if op.name not in _FREE:
+                brief += 1 if op.name in _BRIEF else MOST_BRIEF + 1
             if len(op.regions):
                 if _holds_event(op, events) or not together:
                     flush()
@@ -442,7 +470,7 @@ class _Lowering:
             if len(events) > 1:
                 self._run(events, index, off, slot, store)
             else:
-                self._event(events[0], index, off, slot, store, grouped=len(group.events) > 1)
+                self._event(events[0], index, off, slot, store)
         with ir.InsertionPoint(last.op), last.op.location:
             step = constant(len(group.events) * self._step, "i32")
             if moves is not None:
@@ -479,7 +507,7 @@ class _Lowering:
         for number, event in enumerate(events):
             bits, linked = event.payload_bits, event.kind == EventKind.END
             width = None if bits is None else f"i{bits.type.width}"
-            records.append(ptx.RunRecord(event.site, linked, width, event.anchor))
+            records.append(ptx.RunRecord(event.site, linked, width, event.anchor, event.gap.high))
             if linked:
                 operands[f"token{number}"] = event.token
             if bits is not None:
@@ -487,8 +515,7 @@ class _Lowering:
         lanes = self._run_lanes
         words = {"clock": lanes["clock"], "iscode": lanes["code"], "last": lanes["last"], "record": lanes["record"]}
         with ir.InsertionPoint(events[-1].op), events[-1].op.location:
-            text = ptx.run(index, self._facts.stride, records, sparing=self._facts.selection is not None)
-            emit(text, {**operands, **words})
+            emit(ptx.run(index, self._facts.stride, records), {**operands, **words})
 
     def _leader(self, group: Group) -> Any | None:
         """None: lane 0 leads and no other lane can store anyway (it has no region)."""
@@ -509,13 +536,13 @@ class _Lowering:
         llvm.store(arith.addi(off, step), self._cursor, alignment=4)
         llvm.store(arith.minui(arith.addi(slot, step), self._limit), self._slot, alignment=4)
 
-    def _event(self, event: Event, index: int, off: Any, slot: Any, store: Any, *, grouped: bool) -> None:
+    def _event(self, event: Event, index: int, off: Any, slot: Any, store: Any) -> None:
         with ir.InsertionPoint(event.op), event.op.location:
-            self._record(event, index, slot, store, event.token if event.kind == EventKind.END else None, grouped)
+            self._record(event, index, slot, store, event.token if event.kind == EventKind.END else None)
             if event.kind == EventKind.START:
                 plain_value(event.op.results[0]).replace_all_uses_with(self._token(off, index))
 
-    def _record(self, event: Event, index: int, slot: Any, store: Any, token: Any | None, grouped: bool) -> None:
+    def _record(self, event: Event, index: int, slot: Any, store: Any, token: Any | None) -> None:
         bits = event.payload_bits
         width = None if bits is None else f"i{bits.type.width}"
         operands = {**self._address(slot), "store": store, "code": constant(event.site, "i32")}
@@ -524,8 +551,7 @@ class _Lowering:
         if token is not None:
             operands["token"] = token
         stride = self._facts.stride
-        facts = {"linked": token is not None, "anchor": event.anchor, "ring": self._facts.ring}
-        facts["sparing"] = self._facts.selection is not None
+        facts = {"linked": token is not None, "anchor": event.anchor, "high": event.gap.high, "ring": self._facts.ring}
         if not self._facts.wide:
             emit(ptx.event(index, stride, width, **facts), operands)
         elif not self._same_in_all_lanes(event):  # lane 0's counts: the others have their own
@@ -536,7 +562,7 @@ class _Lowering:
             count = "four" if event.anchor or width == "i64" else "two" if width is None else "three"
             named = {"isclock": lanes["clock"], "iscode": lanes["code"], "last": lanes["last"]}
             store = arith.andi(store, lanes[count])
-            text = ptx.wide_event(index, stride, width, grouped=grouped, **facts)
+            text = ptx.wide_event(index, stride, width, **facts)
             emit(text, {**operands, **named, "store": store})
 
     def _address(self, slot: Any) -> dict[str, Any]:
@@ -589,7 +615,7 @@ class _RingLowering(_Lowering):
     def _address(self, slot: Any) -> dict[str, Any]:
         return {"slot": slot, "ring": self._ring}
 
-    def _event(self, event: Event, index: int, off: Any, slot: Any, store: Any, *, grouped: bool) -> None:
+    def _event(self, event: Event, index: int, off: Any, slot: Any, store: Any) -> None:
         with ir.InsertionPoint(event.op), event.op.location:
             if index:
                 off = arith.addi(off, constant(index, "i32"))
@@ -598,9 +624,9 @@ class _RingLowering(_Lowering):
                 own = self._tag(off)
                 everyones = emit(ptx.broadcast(), {"value": own})["all"] if self._broadcast else own
                 plain_value(event.op.results[0]).replace_all_uses_with(everyones)
-                self._record(event, 0, slot, store, own, grouped)
+                self._record(event, 0, slot, store, own)
             else:
-                self._record(event, 0, slot, store, event.token if event.kind == EventKind.END else None, grouped)
+                self._record(event, 0, slot, store, event.token if event.kind == EventKind.END else None)
 
     def _tag(self, off: Any) -> Any:
         """The token of a start at cursor ``off``: its tag."""

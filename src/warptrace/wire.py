@@ -8,6 +8,7 @@ Trace memory of one device is one allocation, the *control block*, whose address
 hidden parameter (0: not recording)::
 
     control + 0                    control words (CONTROL_DTYPE)
+    control + MAILBOXES_OFFSET     MAILBOX_COUNT mailboxes of 32 B, for the comparison of devices' timers
     control + BANKS_OFFSET         BANK_COUNT bank lines of 128 B (BANK_DTYPE)
     control + LOST_OFFSET          LOST_CAPACITY records of LOST_DTYPE (warps that found no room)
     control + ARENA_OFFSET         the banks, each `bank_bytes` (a power of two) plus slack for a region
@@ -66,6 +67,10 @@ BANK_LINE_BYTES = 128
 BANK_GRID_STEP = 37
 SCATTER = (0x7FEB352D, 0x846CA68B)
 """Factors of the hash of a CTA that stands for its SM where only some clusters of a grid record."""
+MAILBOXES_OFFSET = 2048
+MAILBOX_COUNT = 64
+MAILBOX_BYTES = 32
+"""What kernels of the tracer's own, on this device and others, tell each other: no part of a capture."""
 BANKS_OFFSET = 4096
 LOST_OFFSET = BANKS_OFFSET + BANK_COUNT * BANK_LINE_BYTES
 LOST_CAPACITY = 16384

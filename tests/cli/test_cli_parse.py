@@ -48,6 +48,7 @@ OPTIONS: dict[str, tuple[list[str], Any]] = {
     "keep_events": (["--keep-events", "last"], "last"),
     "iket_calls": (["--no-iket-calls"], False),
     "auto": (["--auto=mma,waits"], ("waits", "mma")),
+    "peer_clocks": (["--no-peer-clocks"], False),
 }
 DEFAULTS = {
     "clobber": False,
@@ -64,6 +65,7 @@ DEFAULTS = {
     "keep_events": "first",
     "iket_calls": True,
     "auto": (),
+    "peer_clocks": True,
 }
 
 

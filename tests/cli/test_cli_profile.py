@@ -155,6 +155,7 @@ def test_every_child_python_gets_the_environment(cli: Cli, tmp_path: Path, how: 
         "keep_events": "first",
         "iket_calls": True,
         "auto": [],
+        "peer_clocks": True,
     }
     assert shown["PYTHONPATH"] == path
     armed = {p.name for p in tmp_path.glob("armed_*")}
@@ -212,6 +213,7 @@ def test_the_record_of_a_run(cli: Cli, workload: list[str], tmp_path: Path) -> N
             "keep_events": "first",
             "iket_calls": True,
             "auto": [],
+            "peer_clocks": True,
         },
         "versions": {
             "warptrace": warptrace.__version__,

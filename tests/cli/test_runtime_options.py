@@ -64,12 +64,12 @@ def test_defaults() -> None:
     assert (got.buffer_bytes, got.max_events_per_warp, got.log_level) == (1 << 30, None, "warn")
     assert got.directory == os.path.abspath("warptrace-output/raw")
     assert (got.untraced_build, got.window, got.keep_events) == (False, False, "first")
-    assert (got.iket_calls, got.auto) == (True, ())
+    assert (got.iket_calls, got.auto, got.peer_clocks) == (True, (), True)
 
 
 def test_variables() -> None:
     selection = Selection(kernels=("gemm",), clusters_by_kernel=(("x", ((1, 2, 3),)),), warps=(0, 3), launch_count=2)
-    options = RuntimeOptions("/d", 1 << 28, 7, "info", True, True, selection, "last", False, ("waits", "mma"))
+    options = RuntimeOptions("/d", 1 << 28, 7, "info", True, True, selection, "last", False, ("waits", "mma"), False)
     env = options.to_env()
     assert RuntimeOptions.from_env(env) == options
     values = {
@@ -92,6 +92,7 @@ def test_variables() -> None:
         "keep_events": "last",
         "iket_calls": False,
         "auto": ["waits", "mma"],
+        "peer_clocks": False,
     }
     assert json.loads(env.pop("WARPTRACE_OPTIONS")) == values
     assert env == {"WARPTRACE": "1", "WARPTRACE_DIR": "/d"}

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from warptrace.decode import decode
-from warptrace.decode.align import DRIFT, MOST_PAIRS, WANDER, Pairs, fit_offset
+from warptrace.decode.fit import DRIFT, MOST_PAIRS, WANDER, Pairs, fit_offset
 from warptrace.raw import read_capture
 from warptrace.trace import Trace
 

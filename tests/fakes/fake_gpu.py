@@ -102,6 +102,8 @@ class Memory:
         time.sleep(self.busy_s)
         return True
 
+    peer_clock = None
+
     def clock(self) -> Clock:
         return Clock()
 

@@ -102,6 +102,11 @@ def options_parser() -> Parser:
         action="store_true",
         help="map the trace memory in another process, so that it survives the death of the program",
     )
+    group.add_argument(
+        "--peer-clocks",
+        action=argparse.BooleanOptionalAction,
+        help="compare the timers of GPUs that see each other directly, every second (default: do)",
+    )
     group.add_argument("--working-dir", metavar="DIR", help="folder in which the command runs (default: here)")
     group.add_argument("--json-gz", action="store_true", help="write the JSON compressed, as .trace.json.gz")
     group.add_argument(
@@ -190,6 +195,7 @@ class Request:
     timeout: float | None
     watch: bool
     iket_calls: bool
+    peer_clocks: bool
     auto: tuple[str, ...]
 
     @classmethod
@@ -217,6 +223,7 @@ class Request:
             timeout=given.get("timeout"),
             watch=given.get("watch", False),
             iket_calls=given.get("iket_calls", True),
+            peer_clocks=given.get("peer_clocks", True),
             auto=given.get("auto", ()),
         )
         if request.measure_overhead and request.selection.lifetimes:
@@ -237,6 +244,7 @@ class Request:
             selection=self.selection,
             keep_events=self.keep_events,
             iket_calls=self.iket_calls,
+            peer_clocks=self.peer_clocks,
             auto=self.auto,
         )
 

@@ -1,129 +1,32 @@
 """Several devices on one timeline: their %globaltimer differ (two GPUs of one host: 92 us, drifting apart).
 
 Pairs of a device's timer and its host's clock (see ``runtime.calibrate``) bound how far the two are apart, and how fast
-that changes: a device's *offset* is the middle of what is possible, and the uncertainty what is left. All devices are
-brought onto the timeline of the first of them. What cannot be aligned is left as it is and reported. A GPU that several
+that changes: a device's *offset* is the middle of what is possible, and the uncertainty what is left. Devices that see
+each other were compared directly too (:mod:`.peers`); what is possible is what both allow. All devices are brought
+onto the timeline of the first of them. What cannot be aligned is left as it is and reported. A GPU that several
 processes use is one device.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..raw import Capture
 from ..trace import Problem
+from .fit import Offset, Pairs, fit_offset
+from .peers import Difference, Link, Name, along, find_links
 from .tables import I32, I64, LostRows, Regions
 
 Key = tuple[int, int]
-F64 = NDArray[np.float64]
 
-DRIFT = 50e-6
-"""Most that a timer and its host's clock part, whatever their pairs say: quartz is off by less (seen: 2 to 9 ppm)."""
-WANDER = 1e-6
-"""That rate at any two moments of a run differs by less than this, unless the pairs say otherwise."""
 HOSTS_NS = 1_000_000.0
 """Clocks of two hosts are taken to agree to this, which NTP keeps in a local network."""
 SET_NS = 100_000
 """CLOCK_REALTIME that moved so far against CLOCK_MONOTONIC was set by someone."""
-MOST_PAIRS = 1024
-
-
-@dataclass(frozen=True)
-class Pairs:
-    """Pairs of one GPU, by time: %globaltimer ``at``, host time minus that ``offset``, ``uncertainty``; (k,) ns."""
-
-    at: I64
-    offset: I64
-    uncertainty: F64
-
-
-@dataclass(frozen=True)
-class Offset:
-    """Host time minus %globaltimer, as a function of the latter.
-
-    ``line`` + ``low`` and ``line`` + ``high`` bound it at the times ``at``; its rate is within ``wander`` of ``rate``.
-    The line is ``base + rate * (time - at[0])``. ``machine``: whose host time.
-    """
-
-    machine: str
-    at: I64
-    base: int
-    rate: float
-    wander: float
-    low: F64
-    high: F64
-
-    def bounds(self, time: I64) -> tuple[F64, F64]:
-        """(least, most) host time minus ``time``, less ``base``, in ns."""
-        left = np.clip(np.searchsorted(self.at, time, side="right") - 1, 0, len(self.at) - 1)
-        right = np.minimum(left + 1, len(self.at) - 1)
-        before = np.abs(time - self.at[left]) * self.wander
-        after = np.abs(time - self.at[right]) * self.wander
-        line = self.rate * (time - self.at[0])
-        low = np.maximum(self.low[left] - before, self.low[right] - after)
-        high = np.minimum(self.high[left] + before, self.high[right] + after)
-        return line + low, line + high
-
-    def at_time(self, time: I64) -> I64:
-        """The offset, (n,) ns."""
-        low, high = self.bounds(time)
-        result: I64 = self.base + np.rint((low + high) / 2).astype(np.int64)
-        return result
-
-    def uncertainty(self, time: I64) -> F64:
-        """How far the truth can be from ``at_time``, (n,) ns."""
-        low, high = self.bounds(time)
-        result: F64 = (high - low) / 2
-        return result
-
-
-def fit_offset(machine: str, pairs: Pairs) -> Offset:
-    """All that the pairs allow of a clock whose rate keeps DRIFT and moves by WANDER; by twice as much as is needed
-    where there can be no such clock."""
-    pairs = _thinned(pairs)
-    base = int(pairs.offset[0])
-    x = (pairs.at - pairs.at[0]).astype(np.float64)
-    y = (pairs.offset - base).astype(np.float64)
-    u = pairs.uncertainty
-    least, most = _rates(x, y, u)
-    rate, wander = (least + most) / 2, abs(most - least) / 2 + WANDER
-    if least > most:  # no constant rate fits: it moved
-        wander = abs(most - least) + WANDER
-    rest = y - rate * x
-    apart = np.abs(x[:, None] - x[None, :]) * wander
-    low = (rest - u - apart).max(axis=1)
-    high = (rest + u + apart).min(axis=1)
-    return Offset(machine, pairs.at, base, rate, wander, low, np.maximum(high, low))
-
-
-def _rates(x: F64, y: F64, u: F64) -> tuple[float, float]:
-    """(least, most) constant rate that the pairs allow; the least is larger where there is none."""
-    least, most = -DRIFT, DRIFT
-    for i in range(len(x) - 1):
-        span = x[i + 1 :] - x[i]
-        change, doubt = y[i + 1 :] - y[i], u[i + 1 :] + u[i]
-        far = span > 0
-        least = max(least, float(((change - doubt)[far] / span[far]).max(initial=-DRIFT)))
-        most = min(most, float(((change + doubt)[far] / span[far]).min(initial=DRIFT)))
-    return least, most
-
-
-def _thinned(pairs: Pairs) -> Pairs:
-    """The best of each of MOST_PAIRS stretches of time, where there are more; the first and the last stay."""
-    n = len(pairs.at)
-    if n <= MOST_PAIRS:
-        return pairs
-    span = max(int(pairs.at[-1] - pairs.at[0]), 1)
-    stretch = (pairs.at - pairs.at[0]) * (MOST_PAIRS - 2) // span
-    order = np.lexsort((pairs.uncertainty, stretch))
-    first = np.concatenate([[True], np.diff(stretch[order]) > 0])
-    keep = np.unique(np.concatenate([[0, n - 1], order[first]]))
-    return Pairs(pairs.at[keep], pairs.offset[keep], pairs.uncertainty[keep])
 
 
 @dataclass(frozen=True)
@@ -154,12 +57,14 @@ def host_clock(pairs: Sequence[dict[str, Any]]) -> HostClock:
 class Alignment:
     """What to add to a device's times, by (process, device ordinal); empty where nothing is known.
 
-    ``names``: what GPU it is; ``offsets``: by name; ``reference``: the device whose timeline is everyone's;
-    ``doubt``: by machine, how far its clock may be from the reference's.
+    ``names``: what GPU it is; ``offsets``: of GPUs from their host's clock, by name; ``paths``: direct comparisons that
+    lead from a GPU to the reference; ``reference``: the device whose timeline is everyone's; ``doubt``: by machine,
+    how far its clock may be from the reference's.
     """
 
-    names: dict[Key, tuple[str, str]]
-    offsets: dict[tuple[str, str], Offset]
+    names: dict[Key, Name]
+    offsets: dict[Name, Offset]
+    paths: dict[Name, list[Link]]
     reference: Key | None
     doubt: dict[str, float]
     problems: tuple[Problem, ...]
@@ -167,14 +72,35 @@ class Alignment:
     def shift(self, process: I32, device: I32, time: I64) -> I64:
         """ns to add to (n,) %globaltimer times of the given devices."""
         result = np.zeros(len(time), np.int64)
-        reference = self._reference()
-        if reference is None or len(self.names) == 1:
+        if self.reference is None or len(self.names) == 1:
             return result
         for key, rows in by_device(process, device):
-            offset = self.offsets.get(self.names[key])
-            if offset is not None and offset is not reference:
-                result[rows] = _onto(offset, reference, time[rows])
+            if self.names[key] != self.names[self.reference]:
+                found, _ = self.difference(self.names[key], time[rows])
+                if found is not None:
+                    result[rows] = found.middle
         return result
+
+    def difference(self, name: Name, time: I64) -> tuple[Difference | None, int]:
+        """(the reference's timer minus that of a GPU, at (n,) times of the latter; None where nothing is known, at how
+        many of them direct comparisons and those with the host exclude each other)."""
+        path = self.paths.get(name)
+        direct = None if path is None else along(path, time)
+        by_host = self._by_host(name, time)
+        if direct is None:
+            return by_host, 0
+        return direct.with_other(by_host)
+
+    def _by_host(self, name: Name, time: I64) -> Difference | None:
+        offset, reference = self.offsets.get(name), self._reference()
+        if offset is None or reference is None:
+            return None
+        host = time + offset.at_time(time)
+        near = host - reference.at_time(host - reference.at_time(host))
+        low, high = offset.bounds(time)
+        least, most = reference.bounds(near)
+        far = self.doubt[offset.machine] if offset.machine != reference.machine else 0.0
+        return Difference(offset.base - reference.base, low - most - far, high - least + far)
 
     def facts(self, regions: Regions) -> list[dict[str, Any]]:
         """For ``Trace.meta["alignment"]``: one a (process, device) that is on the common timeline.
@@ -182,26 +108,28 @@ class Alignment:
         ``uncertainty_ns`` is the worst at the entries and exits of its recorded warps, against the reference.
         """
         result = []
-        reference = self._reference()
         for key, rows in by_device(regions.process, regions.device):
-            offset = self.offsets.get(self.names[key])
-            if offset is None or reference is None:
-                continue
+            name = self.names[key]
             headers = regions.headers[rows]
             exits = headers["exit_globaltimer"][regions.closed[rows]]
             times = np.concatenate([headers["entry_globaltimer"], exits]).astype(np.int64)
-            same = offset is reference
+            same = self.reference is not None and name == self.names[self.reference]
+            found = None if self.reference is None or same else self.difference(name, times)[0]
+            if found is None and not same:
+                continue
+            offset, path = self.offsets.get(name), self.paths.get(name) or ()
             result.append(
                 {
                     "process": key[0],
                     "device": key[1],
-                    "gpu": self.names[key][1],
-                    "machine": offset.machine,
-                    "pairs": len(offset.at),
-                    "shift_ns": 0 if same else int(_onto(offset, reference, times[:1])[0]),
-                    "uncertainty_ns": 0.0 if same else self._uncertainty(offset, reference, times),
-                    "drift_ppm": offset.rate * 1e6,
-                    "drift_uncertainty_ppm": offset.wander * 1e6,
+                    "gpu": name[1],
+                    "machine": name[0] if offset is None else offset.machine,
+                    "pairs": 0 if offset is None else len(offset.at),
+                    "peer_pairs": path[0].pairs if path else 0,
+                    "shift_ns": 0 if found is None else int(found.middle[0]),
+                    "uncertainty_ns": 0.0 if found is None else float(found.uncertainty.max()),
+                    "drift_ppm": None if offset is None else offset.rate * 1e6,
+                    "drift_uncertainty_ppm": None if offset is None else offset.wander * 1e6,
                 }
             )
         return result
@@ -226,20 +154,7 @@ class Alignment:
         return None if far is None else (int(time[0]), float(reference.uncertainty(time)[0]) + far)
 
     def _reference(self) -> Offset | None:
-        return None if self.reference is None else self.offsets[self.names[self.reference]]
-
-    def _uncertainty(self, offset: Offset, reference: Offset, times: I64) -> float:
-        there = times + _onto(offset, reference, times)
-        own = float((offset.uncertainty(times) + reference.uncertainty(there)).max())
-        return own + (self.doubt[offset.machine] if offset.machine != reference.machine else 0.0)
-
-
-def _onto(offset: Offset, reference: Offset, time: I64) -> I64:
-    """ns to add to ``time`` of one device for the reference's timer at the same moment."""
-    host = time + offset.at_time(time)
-    near = host - reference.at_time(time)
-    result: I64 = host - reference.at_time(near) - time
-    return result
+        return None if self.reference is None else self.offsets.get(self.names[self.reference])
 
 
 def by_device(process: I32, device: I32) -> Iterable[tuple[Key, I64]]:
@@ -275,23 +190,45 @@ def align_devices(
         if pairs:
             where = machines[keys[0]]
             offsets[name] = fit_offset(where, _sorted(pairs, clocks[where]))
-    reference = next((key for key in used if names[key] in offsets), None)
-    doubt = {}
+    links = find_links(captures, lambda i, device: _name(captures[i], (i, device)), list(map(machine, captures)))
+    reference = next((key for known in (offsets, links.names()) for key in used if names[key] in known), None)
+    paths, doubt = {}, {}
     if reference is not None:
-        own = clocks[machines[reference]].doubt
+        paths = links.paths(names[reference])
+        own = clocks[machines[reference]].doubt if names[reference] in offsets else 0.0
         doubt = {"": own, **{m: hosts_ns + clock.doubt + own for m, clock in clocks.items()}}
     hosts = {machines[key]: str(captures[key[0]].manifest.get("host", "")) for key in used}
-    problems = [*_without_pairs(names, offsets), *_set_clocks({hosts[m]: clock for m, clock in clocks.items()})]
-    return Alignment(names, offsets, reference, doubt, tuple(problems))
+    found = Alignment(names, offsets, paths, reference, doubt, ())
+    problems = [*_not_aligned(found), *_contradicted(found)]
+    problems += _set_clocks({hosts[m]: clock for m, clock in clocks.items()})
+    return replace(found, problems=tuple(problems))
 
 
-def _without_pairs(names: dict[Key, tuple[str, str]], offsets: dict[tuple[str, str], Offset]) -> list[Problem]:
-    gpus = dict.fromkeys(names.values())
-    without = [gpu for gpu in gpus if gpu not in offsets]
+def _not_aligned(found: Alignment) -> list[Problem]:
+    gpus = dict.fromkeys(found.names.values())
+    nowhere = np.zeros(0, np.int64)
+    own = None if found.reference is None else found.names[found.reference]
+    without = [gpu for gpu in gpus if gpu != own and (own is None or found.difference(gpu, nowhere)[0] is None)]
     if len(gpus) < 2 or not without:
         return []
     text = f"{len(without)} of {len(gpus)} devices have no clock pairs with their host: their times are not aligned"
     return [Problem("clock", len(without), text)]
+
+
+def _contradicted(found: Alignment) -> list[Problem]:
+    """Told where direct comparisons of two GPUs lie outside of what those with the host allow."""
+    wrong = [
+        gpu
+        for gpu in dict.fromkeys(found.names.values())
+        if found.paths.get(gpu) and found.difference(gpu, found.paths[gpu][0].offset.at)[1]
+    ]
+    if not wrong:
+        return []
+    text = (
+        f"direct comparisons of the timers of {len(wrong)} devices do not agree with those through the host: times "
+        "across devices are as uncertain as both together"
+    )
+    return [Problem("clock", len(wrong), text)]
 
 
 def _set_clocks(clocks: dict[str, HostClock]) -> list[Problem]:
@@ -309,7 +246,7 @@ def machine(capture: Capture) -> str:
     return str(capture.manifest.get("boot") or capture.manifest.get("host", ""))
 
 
-def _name(capture: Capture, key: Key) -> tuple[str, str]:
+def _name(capture: Capture, key: Key) -> Name:
     """(machine, device) that tells a GPU from others."""
     for device in capture.manifest.get("devices", []):
         if device.get("ordinal") == key[1] and device.get("uuid"):

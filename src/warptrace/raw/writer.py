@@ -217,6 +217,31 @@ class CaptureWriter:
             },
         )
 
+    def add_peer_clock(
+        self,
+        device: int,
+        peer: str,
+        globaltimer_ns: int,
+        peer_globaltimer_ns: int,
+        uncertainty_ns: float,
+        round_trip_ns: int,
+        least_ns: int,
+    ) -> None:
+        """Notes that the device's %globaltimer read ``globaltimer_ns`` when that of the device with UUID ``peer`` read
+        ``peer_globaltimer_ns``, give or take. Written by the next flush: there may be many."""
+        with self._lock:
+            self._manifest.setdefault("peer_clocks", []).append(
+                {
+                    "device": device,
+                    "peer": peer,
+                    "globaltimer_ns": globaltimer_ns,
+                    "peer_globaltimer_ns": peer_globaltimer_ns,
+                    "uncertainty_ns": uncertainty_ns,
+                    "round_trip_ns": round_trip_ns,
+                    "least_ns": least_ns,
+                }
+            )
+
     def set_place(self, place: Mapping[str, Any]) -> None:
         """What is known by now of where the process stands (see :mod:`.place`). Written by the next flush."""
         with self._lock:

@@ -44,6 +44,7 @@ class EmulatedMemory:
     shrunk: str | None = None
     clock = None
     """Emulated time stands still between launches."""
+    peer_clock = None
 
     def __init__(self, device: Device, buffer_bytes: int, ordinal: int = 0) -> None:
         self.ordinal = ordinal

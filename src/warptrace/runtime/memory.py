@@ -14,6 +14,7 @@ from ..errors import WarptraceError
 from . import driver
 from .calibrate import DeviceClock
 from .layout import Layout, plan
+from .peer_clocks import PeerClock
 
 MIN_BUFFER_BYTES = 16 << 20
 STAGING_BYTES = 8 << 20
@@ -55,6 +56,10 @@ class RecorderMemory(TraceMemory, Protocol):
     @property
     def clock(self) -> Callable[[], DeviceClock] | None:
         """See above."""
+
+    @property
+    def peer_clock(self) -> Callable[[], PeerClock] | None:
+        """Gives the device's side of comparisons with other devices, None where it has none."""
 
     def enable(self, on: bool) -> None:
         """Lets warps claim regions, or not."""
@@ -135,6 +140,7 @@ class DeviceMemory:
         self.buffer_bytes = buffer_bytes
         self.shrunk: str | None = None
         self._clock: DeviceClock | None = None
+        self._peer_clock: PeerClock | None = None
         cuda = driver.bindings()
         with driver.relaxed_capture():
             self.context = driver.context(ordinal)
@@ -168,6 +174,12 @@ class DeviceMemory:
         if self._clock is None:
             self._clock = DeviceClock(self.context)
         return self._clock
+
+    def peer_clock(self) -> PeerClock:
+        """The device's side of comparisons with other devices: made at the first call. Raises DriverError."""
+        if self._peer_clock is None:
+            self._peer_clock = PeerClock(self.context, self.control)
+        return self._peer_clock
 
     def read(self, offset: int, nbytes: int) -> NDArray[np.uint8]:
         with self._lock, driver.relaxed_capture(), driver.current(self.context):

@@ -92,6 +92,7 @@ class RuntimeOptions:
     ``keep_events``: one of KEEP_EVENTS, for kernels compiled from then on.
     ``iket_calls``: calls of the DSL's own event module (``cute.experimental.iket``) are recorded too.
     ``auto``: of AUTO_GROUPS, those whose building blocks emit ranges, for kernels compiled from then on.
+    ``peer_clocks``: the timers of devices that see each other are compared directly too.
 
     Raises UsageError, naming the field, for a value that cannot be used.
     """
@@ -106,6 +107,7 @@ class RuntimeOptions:
     keep_events: str = "first"
     iket_calls: bool = True
     auto: tuple[str, ...] = ()
+    peer_clocks: bool = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "directory", os.path.abspath(self.directory))
@@ -212,7 +214,7 @@ def _checked(name: str, value: Any, shown: str) -> Any:
             return Selection.from_json(value)
         except UsageError as error:
             raise UsageError(f"{shown.removesuffix(name)}{error}") from None
-    if name in ("untraced_build", "window", "iket_calls"):
+    if name in ("untraced_build", "window", "iket_calls", "peer_clocks"):
         if not isinstance(value, bool):
             raise UsageError(f"{shown} must be true or false, not {value!r}")
         return value

@@ -29,6 +29,7 @@ from .layout import Layout, RegionSize, automatic, exact, learned, most_events, 
 from .log import log
 from .memory import RecorderMemory, device_memory, forget, taken
 from .options import RuntimeOptions
+from .peers import PeerLog
 
 DRAIN_PERIOD_S = 0.005
 """The drain thread wakes this often. It asks the device nothing unless there were launches, which host code counts."""
@@ -65,6 +66,7 @@ class Recorder:
         self._devices: dict[int, _Device] = {}
         self._kernels: dict[int, KernelRecord] = {}
         self._writer: CaptureWriter | None = None
+        self._peers: PeerLog | None = None
         self._running = False
         self._recording = False
         self._windows: list[tuple[int, int | None]] | None = None
@@ -81,6 +83,8 @@ class Recorder:
         written."""
         selection = self.options.selection
         self._writer = _new_writer(self.directory, self._dsl_version)
+        if self.options.peer_clocks:
+            self._peers = PeerLog(self.directory, self._writer, lambda: self._recording)
         if not selection.everything:
             self._writer.set_selection(selection)
         CELL.set_default_size(automatic(plan(self.options.buffer_bytes), lanes=True))
@@ -108,6 +112,8 @@ class Recorder:
             self._recording = False
             CELL.detach()
             self._empty(self._devices, pause=True)
+            if self._peers is not None:
+                self._peers.note()
             self._end_window()
 
     def stop(self, patience_s: float | None = None) -> None:
@@ -134,6 +140,8 @@ class Recorder:
             self._end_window()
         else:
             self._empty(self._unsaved, patience_s)
+        if self._peers is not None:
+            self._peers.close()
         for symbol in registry.without_events():
             writer.add_uninstrumented(symbol)
         for symbol in registry.deselected():
@@ -160,6 +168,7 @@ class Recorder:
         """In a forked child: forgets the parent's recording without touching its memory or files."""
         registry.after_fork()
         self._running = self._recording = False
+        self._peers = None
         registry.unlisten(self._kernel)
         CELL.detach()
         forget()
@@ -179,6 +188,8 @@ class Recorder:
                     device.clocks.note()
             except WarptraceError as e:
                 self._fault(device.memory.ordinal, e)
+        if self._peers is not None:
+            self._peers.note()
         for memory in taken(self.options.buffer_bytes):
             if memory.ordinal not in self._devices:  # graphs that an earlier recording captured record again
                 try:
@@ -296,12 +307,15 @@ class Recorder:
             if ordinal in self._devices:
                 return self._devices[ordinal].memory.control
             memory = device_memory(ordinal, self.options.buffer_bytes)
-            self._writer.add_device(ordinal, **memory.describe())
+            facts = memory.describe()
+            self._writer.add_device(ordinal, **facts)
             offer.make(memory, self.directory)
             clocks = None if memory.clock is None else ClockLog(ordinal, memory.clock, self._writer)
             if clocks is not None:
                 clocks.note()
             self._devices[ordinal] = _Device(memory, Drain(memory, ordinal, self._writer), clocks)
+            if self._peers is not None:
+                self._peers.add(ordinal, str(facts.get("uuid", "")), memory.peer_clock)
             kernels = list(self._kernels.values())
             if self._drainer is None:
                 self._drainer = threading.Thread(target=self._drain_live, name="warptrace-drain", daemon=True)

@@ -1,0 +1,331 @@
+"""The ping-pong between two devices' timers: the bounds, the device's PTX, who meets whom."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from warptrace.emulator import Device
+from warptrace.raw import CaptureWriter
+from warptrace.runtime import driver, peer_clocks, peers
+from warptrace.runtime.offer import Offer
+from warptrace.runtime.peer_clocks import (
+    KERNEL,
+    LEAST_SHARE,
+    MEETING_NS,
+    PAGE_WORDS,
+    PTX,
+    ROUNDS,
+    TIMER_NS,
+    PeerPair,
+    Rows,
+    least_flight,
+    pair,
+    read_page,
+)
+from warptrace.runtime.peers import MeetingPlace, PeerLog, members
+from warptrace.wire import MAILBOX_BYTES
+
+NOW = 1_764_000_000_000_000_000
+
+
+# -------------------------------------------------------------------------------------------------------- the bounds
+@st.composite
+def measurements(draw: st.DrawFn) -> tuple[Rows, int, int]:
+    """Rounds with any delays either way from ``least`` on, that, and the asker's timer less the answerer's at their
+    middle. The timers part by up to 100 ppm."""
+    ahead = draw(st.integers(-(10**12), 10**12))
+    ppm = draw(st.integers(-100, 100))
+    least = draw(st.integers(0, 500))
+    true, rows = NOW, []
+    for _ in range(draw(st.integers(4, 40))):
+        there, back = least + draw(st.integers(0, 2000)), least + draw(st.integers(0, 2000))
+        answer = true + there - ahead - (true + there - NOW) * ppm // 1_000_000
+        rows.append([x // 32 * 32 for x in (true, answer, true + there + back)])
+        true += there + back + draw(st.integers(0, 1000))
+    before, answered, after = np.array(rows, np.int64).T
+    middle = (int(before[0]) + int(after[-1])) // 2
+    return (before, answered, after), least, ahead + (middle - NOW) * ppm // 1_000_000
+
+
+@given(measurements())
+def test_the_true_difference_lies_within_the_uncertainty(made: tuple[Rows, int, int]) -> None:
+    rows, least, true = made
+    for known in (0, least):
+        found = pair(rows, known)
+        assert found is not None
+        assert abs(found.globaltimer_ns - found.peer_globaltimer_ns - true) <= found.uncertainty_ns + 2
+        assert found.round_trip_ns == int((rows[2] - rows[0]).min())
+        assert found.least_ns == min(known, int(LEAST_SHARE * found.round_trip_ns))
+
+
+def test_a_least_flight_narrows_the_bounds_from_both_sides() -> None:
+    before = NOW // 32 * 32 + 1024 * np.arange(100)
+    rows = (before, before + 480 + 32 * (np.arange(100) % 2), before + 992)
+    without, with_least = pair(rows), pair(rows, 300)
+    assert without is not None
+    assert with_least is not None
+    assert without.uncertainty_ns - with_least.uncertainty_ns == pytest.approx(300)
+    # (round trip + two steps - what the steps' phases tell) / 2
+    assert without.uncertainty_ns == pytest.approx((992 + 64 - 32) / 2 + 1 + 2 * TIMER_NS, abs=2)
+
+
+def test_rounds_that_no_two_clocks_can_have_give_nothing() -> None:
+    before = NOW // 32 * 32 + 1024 * np.arange(10)
+    answer = before + 480
+    assert pair((before[:3], answer[:3], before[:3] + 992)) is None
+    answer[5:] += 1_000_000
+    assert pair((before, answer, before + 992)) is None
+
+
+# ------------------------------------------------------------------------------------------------ the device's side
+def played(rounds: int, *, ctas: int = 2, role: int = 0, tag: int = 1 << 31) -> tuple[np.ndarray, np.ndarray]:
+    """(page, mailboxes) after the kernel ran alone on a device."""
+    device = Device()
+    page, boxes = device.alloc(np.zeros(PAGE_WORDS, np.uint64)), device.alloc(np.zeros(8, np.uint64))
+    patience = 20_000 if ctas == 1 else MEETING_NS
+    arguments = [boxes.address, boxes.address + MAILBOX_BYTES, page, patience, 777, role, tag, rounds]
+    device.load(PTX).kernel(KERNEL).launch(ctas, 1, arguments)
+    return page.read(), boxes.read()
+
+
+@pytest.mark.parametrize("rounds", [ROUNDS, 5])
+def test_two_ctas_play_all_rounds(rounds: int) -> None:
+    page, _ = played(rounds)
+    assert (int(page[0]), int(page[2])) == (1 + rounds, 777)
+    rows = read_page(page)
+    before, answer, after = rows
+    assert len(before) == rounds
+    assert ((before <= answer) & (answer <= after)).all()
+    assert (after[:-1] <= before[1:]).all()
+    assert not page[3 + 3 * rounds :].any()
+    found = pair(rows, least_flight(rows))
+    assert found is not None
+    assert abs(found.globaltimer_ns - found.peer_globaltimer_ns) <= found.uncertainty_ns
+    assert 0 < least_flight(rows) < int((after - before).min()) / 2
+
+
+def test_an_asker_alone_ends_by_itself() -> None:
+    page, boxes = played(7, ctas=1)
+    assert int(page[0]) == 1
+    assert read_page(page)[0].shape == (0,)
+    assert int(boxes[4]) >> 32 == (1 << 31) + 1  # its first message
+
+
+def test_an_answerer_alone_ends_by_itself() -> None:
+    page, boxes = played(7, ctas=1, role=1)
+    assert not page.any()
+    assert int(boxes[0]) == 0
+    assert int(boxes[1]) > 10**18
+    assert int(boxes[2]) == 777
+
+
+def test_an_answerers_timer_is_made_whole() -> None:
+    """Its low half may wrap between its begin and an answer."""
+    page = np.zeros(PAGE_WORDS, np.uint64)
+    begin = (5 << 32) - 64
+    page[:6] = [2, begin, 0, 1000, 32, 2000]
+    assert [int(column[0]) for column in read_page(page)] == [1000, (5 << 32) + 32, 2000]
+    page[4] = (1 << 32) - 32
+    assert int(read_page(page)[1][0]) == begin + 32
+
+
+# ------------------------------------------------------------------------------------------- processes of one host
+def writer(directory: Path, boot: str = "B") -> CaptureWriter:
+    return CaptureWriter(
+        directory, pid=int(directory.name[4:]), argv=[], host="h", python="", warptrace="", dsl=None,
+        started_unix_ns=0, place={"boot": boot},
+    )  # fmt: skip
+
+
+def offered(directory: Path, uuid: str, ordinal: int = 0) -> None:
+    pid = int(directory.name[4:])
+    Offer(pid, ordinal, uuid, f"{pid:02x}" * 64, 4096, 1 << 16, 1 << 14).write(directory)
+
+
+def test_members_are_the_first_devices_of_this_host(tmp_path: Path) -> None:
+    for pid, boot, uuid in ((9, "B", "c"), (10, "B", "a"), (11, "B", "c"), (12, "other", "b"), (13, "B", "b")):
+        writer(tmp_path / f"pid_{pid}", boot)
+        offered(tmp_path / f"pid_{pid}", uuid)
+    offered(tmp_path / "pid_10", "d", ordinal=1)
+    writer(tmp_path / "pid_14")  # has launched nothing yet
+    found = members(tmp_path / "pid_10", {})
+    assert [(x.offer.uuid, x.directory.name) for x in found] == [("a", "pid_10"), ("b", "pid_13"), ("c", "pid_9")]
+    (tmp_path / "pid_13" / "device_0.ipc.json").write_text("{}")
+    assert [x.offer.uuid for x in members(tmp_path / "pid_9", {})] == ["a", "c"]
+
+
+def test_two_meet_where_both_come(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    one, other = MeetingPlace(tmp_path / "a"), MeetingPlace(tmp_path / "b")
+    met: list[bool] = []
+    thread = threading.Thread(target=lambda: met.append(other.meet(tmp_path / "a", 3, 1024, 20)))
+    thread.start()
+    assert one.meet(tmp_path / "b", 3, 1024, 20)
+    thread.join()
+    assert met == [True]
+    begun = time.monotonic()
+    assert not one.meet(tmp_path / "b", 3, 2048, 0.01)  # the other is still at 1024
+    assert not one.meet(tmp_path / "b", 4, 1024, 0.01)  # or at another place
+    assert not one.meet(tmp_path / "c", 3, 1024, 0.01)  # or never was
+    assert time.monotonic() - begun < 5
+    one.close()
+    assert not (tmp_path / "a" / "peers.bin").exists()
+
+
+class FakeClock:
+    """A device's side, of a timer ``ahead`` of true time: what is asked in a tag is answered by who answers in it."""
+
+    def __init__(self, ahead: int, table: dict[int, tuple[int, int]]) -> None:
+        self.context = "context"
+        self.busy = threading.RLock()
+        self.ahead = ahead
+        self.table = table
+        self.asked: list[tuple[int, int, int]] = []
+        self.answered: list[tuple[int, int, int]] = []
+
+    def mailbox(self, number: int) -> int:
+        return 100 * number
+
+    def idle(self) -> bool:
+        return True
+
+    def least(self) -> int:
+        return 300
+
+    def answer(self, asker: int, answerer: int, tag: int, *, note: int = 0) -> None:
+        self.answered.append((asker, answerer, tag))
+        self.table[tag] = (self.ahead, note)
+
+    def ask(self, asker: int, answerer: int, tag: int) -> None:
+        self.asked.append((asker, answerer, tag))
+
+    def rows(self, patience_s: float = 0.0) -> tuple[Rows, int] | None:
+        deadline = time.monotonic() + 20
+        while self.asked[-1][2] not in self.table:
+            if time.monotonic() > deadline:
+                return None
+            time.sleep(0.001)
+        ahead, note = self.table[self.asked[-1][2]]
+        before = NOW + self.ahead + 1024 * np.arange(20)
+        return (before, before + 512 - self.ahead + ahead, before + 1024), note
+
+
+@pytest.fixture
+def fake_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver, "relax_thread", lambda: None)
+    monkeypatch.setattr(driver, "relaxed_capture", nullcontext)
+    monkeypatch.setattr(driver, "current", lambda context: nullcontext())
+    monkeypatch.setattr(driver, "open_shared", lambda handle: 1_000_000 * handle[0])
+    monkeypatch.setattr(peers, "PERIOD_NS", 50_000_000)
+    monkeypatch.setattr(peers, "MEETING_S", 5.0)  # the machine may be busy
+
+
+def noted(out: CaptureWriter) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = out._manifest.get("peer_clocks", [])
+    return found
+
+
+def until(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+@pytest.mark.usefixtures("fake_driver")
+def test_three_processes_are_compared_with_their_hub(tmp_path: Path) -> None:
+    table: dict[int, tuple[int, int]] = {}
+    logs, writers, clocks = [], [], []
+    for number, uuid in enumerate(("b", "a", "c")):
+        folder = tmp_path / f"pid_{number + 1}"
+        writers.append(writer(folder))
+        offered(folder, uuid)
+        clock: Any = FakeClock(1000 * number, table)
+        clocks.append(clock)
+        logs.append(PeerLog(folder, writers[-1], lambda: True))
+    for log, uuid, clock in zip(logs, "bac", clocks, strict=True):
+        log.add(0, uuid, lambda clock=clock: clock)
+    until(lambda: len(noted(writers[0])) >= 2 and len(noted(writers[2])) >= 2)
+    for log in logs:
+        log.close()
+    pairs = list(map(noted, writers))
+    assert pairs[1] == []
+    assert {(x["device"], x["peer"], x["least_ns"]) for x in pairs[0] + pairs[2]} == {(0, "a", 300)}
+    for found, number in ((pairs[0], 0), (pairs[2], 2)):
+        ahead = 1000 * (number - 1)
+        for one in found:
+            assert abs(one["globaltimer_ns"] - one["peer_globaltimer_ns"] - ahead) <= one["uncertainty_ns"]
+    # Mailboxes: the asker's own and that of the hub (process 2) as it maps it; the hub sees it the other way round.
+    box = 4096 + 2048
+    assert {x[:2] for x in clocks[0].asked} == {(0, 2_000_000 + box)}
+    assert {x[:2] for x in clocks[2].asked} == {(100, 2_000_000 + box + MAILBOX_BYTES)}
+    assert {x[:2] for x in clocks[1].answered} == {(1_000_000 + box, 0), (3_000_000 + box + MAILBOX_BYTES, 100)}
+    assert not list(tmp_path.glob("*/peers.bin"))
+    writers[0].flush()
+    assert json.loads((tmp_path / "pid_1" / "manifest.json").read_text())["peer_clocks"] == pairs[0]
+
+
+@pytest.mark.usefixtures("fake_driver")
+def test_devices_of_one_process_are_compared_at_once_and_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    patience: list[float] = []
+
+    def make(asker: tuple[int, Any], answerer: tuple[int, Any]) -> Callable[[float], PeerPair | None]:
+        assert (asker[0], answerer[0]) == (1, 0)
+
+        def measure(patience_s: float) -> PeerPair | None:
+            patience.append(patience_s)
+            return PeerPair(NOW + 5, NOW, 240.0, 1000, 290, 400)
+
+        return measure
+
+    monkeypatch.setattr(peers, "device_pair", make)
+    monkeypatch.setattr(peers, "PERIOD_NS", 3_600_000_000_000)
+    out = writer(tmp_path / "pid_1")
+    log = PeerLog(tmp_path / "pid_1", out, lambda: True)
+    for ordinal, uuid in enumerate("ab"):
+        log.add(ordinal, uuid, lambda: SimpleNamespace())  # type: ignore[arg-type,return-value]
+    until(lambda: len(patience) == 1)
+    log.close()
+    assert patience == [peer_clocks.PATIENCE_S, peer_clocks.LAST_PATIENCE_S]
+    assert noted(out)[0] == {
+        "device": 1, "peer": "a", "globaltimer_ns": NOW + 5, "peer_globaltimer_ns": NOW, "uncertainty_ns": 240.0,
+        "round_trip_ns": 1000, "least_ns": 290,
+    }  # fmt: skip
+
+
+@pytest.mark.usefixtures("fake_driver")
+def test_devices_that_do_not_see_each_other_are_left_to_the_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries: list[int] = []
+
+    def make(asker: tuple[int, Any], answerer: tuple[int, Any]) -> Callable[[float], PeerPair | None]:
+        tries.append(asker[0])
+        raise driver.DriverError("cuDeviceCanAccessPeer", 217, "no peer memory")
+
+    monkeypatch.setattr(peers, "device_pair", make)
+    out = writer(tmp_path / "pid_1")
+    log = PeerLog(tmp_path / "pid_1", out, lambda: True)
+    for ordinal, uuid in enumerate("ab"):
+        log.add(ordinal, uuid, lambda: SimpleNamespace())  # type: ignore[arg-type,return-value]
+    until(lambda: tries == [1])
+    log.note()
+    log.close()
+    assert tries == [1]
+    assert noted(out) == []
+    assert out._manifest["problems"] == []

@@ -259,3 +259,28 @@ def test_events_at_once_behind_a_wait():
     assert [(e.run, e.high, e.is_end) for e in events] == [
         (2, False, False), (2, False, False), (3, True, False), (3, False, True), (3, True, False),
     ]  # fmt: skip
+
+
+# ---------------------------------------------------------------------------------------------------------- anchors
+@cute.jit
+def waiting_loop(n, value):
+    for _ in cutlass.range(n, unroll=1):
+        iket.range_push("wait", n)
+        cute.arch.sync_threads()
+        iket.range_pop()
+    return value
+
+
+@cute.jit
+def working_loop(n, value):
+    for _ in cutlass.range(n, unroll=1):
+        iket.range_push("work")
+        value = value * 0.5 + 1.0
+        iket.range_pop()
+    return value
+
+
+@pytest.mark.parametrize(("body", "expected"), [(waiting_loop, [False, True]), (working_loop, [False, False])])
+def test_an_event_behind_a_wait_is_an_anchor(body, expected):
+    """In a loop of two events: a wait hides the read of the timer, work does not."""
+    assert [s.anchor for s in built(body).record.sites] == expected

@@ -218,8 +218,7 @@ def _lower_kernel(
     _check_payloads(events)
     balance.check(kernel, {e.op: e for e in events})
     uniform = Uniformity(kernel)
-    events = _with_gaps(kernel, _with_anchors(events, uniform), ring)
-    events = _numbered(kernel, events)
+    events = _numbered(kernel, _with_anchors(_with_gaps(kernel, events, ring), uniform))
     _guard_ends(events, uniform)
     groups = _groups(kernel, {e.op: e for e in events}, uniform)
     stride = 16 if any(e.payload != PayloadType.NONE or e.anchor for e in events) else 8

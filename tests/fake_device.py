@@ -302,8 +302,9 @@ class FakeDevice:
         grid_id: int | None = None,
         main_bytes: int = 1024,
         lane_bytes: int = 0,
+        word: int = 0,
     ) -> int:
-        """Runs the warps and returns the grid id."""
+        """Runs the warps and returns the grid id. ``word``: the launch word."""
         if grid_id is None:
             grid_id = self.next_grid_id
             self.next_grid_id += 1
@@ -317,6 +318,9 @@ class FakeDevice:
             "block": wire.pack_block(*block),
             "cluster": wire.pack_cluster(*cluster) if cluster else 0,
             "stride": kernel.stride,
+            "launch_low": word & 0xFFFF,
+            "launch_middle": word >> 16 & 0xFFFF,
+            "launch_high": word >> 32,
         }
         for warp in warps:
             self._run(kernel, warp, common)

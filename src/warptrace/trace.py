@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .selection import Coordinates, KernelSelection, triple
+from .wire import STREAM_LEGACY, STREAM_PER_THREAD
 
 if TYPE_CHECKING:
     import pandas
@@ -27,6 +28,7 @@ U8 = NDArray[np.uint8]
 U32 = NDArray[np.uint32]
 U64 = NDArray[np.uint64]
 
+STREAM_NAMES = {0: "default", STREAM_LEGACY: "legacy default", STREAM_PER_THREAD: "per-thread default"}
 RANGE_TOKEN = 1
 RANGE_STACK = 2
 
@@ -58,7 +60,9 @@ class Launch:
     """One launch of a kernel, in start order. ``start_ns``/``end_ns`` are the first entry and last exit of its
     recorded warps. ``process`` indexes :attr:`Trace.processes`; ``context_id`` counts a process's contexts from 1.
     ``warps_expected`` is grid x warps per CTA, or as many of them as ``selection`` lets record (None: all). ``graph``:
-    None, or ("graph_exec_1", replay number) where the launch was a CUDA graph node's replay."""
+    None, or ("graph_exec_1", replay number) where the launch was a node in the replay of a CUDA graph. ``stream``: the
+    CUDA handle of the stream it was launched into; None where that is not known, and for replays, of which only the
+    stream of the capture is known."""
 
     index: int
     process: int
@@ -81,6 +85,14 @@ class Launch:
     clock_uncertainty_ns: float = 0.0
     graph: tuple[str, int] | None = None
     selection: LaunchSelection | None = None
+    stream: int | None = None
+
+    @property
+    def stream_name(self) -> str:
+        """The stream for a reader: CUDA's own by name, others by handle; "" where it is not known."""
+        if self.stream is None:
+            return ""
+        return STREAM_NAMES.get(self.stream, f"{self.stream:#x}")
 
 
 @dataclass(frozen=True)

@@ -141,14 +141,17 @@ REGION_DTYPE = np.dtype(
         ("kernel_id", "<u8"),
         ("grid_id", "<u8"),
         ("cta", "<u4", 3),
-        ("warp", "<u4"),
+        ("warp", "<u2"),
+        ("launch_high", "<u2"),
         ("main_bytes", "<u4"),
         ("lane_bytes", "<u4"),
         ("grid", "<u4", 3),
         ("block", "<u4"),
-        ("sm", "<u4"),
+        ("sm", "<u2"),
+        ("launch_low", "<u2"),
         ("cluster", "<u4"),
-        ("stride", "<u4"),
+        ("stride", "<u2"),
+        ("launch_middle", "<u2"),
         ("capacity", "<u4"),
         ("entry_clock", "<u8"),
         ("entry_globaltimer", "<u8"),
@@ -162,9 +165,9 @@ REGION_DTYPE = np.dtype(
 )
 """``position``: low 32 bits of the claim's position in its bank (must match where the header was found). ``warp``:
 linear warp of the CTA. ``block``: see :func:`pack_block`; ``cluster``: see :func:`pack_cluster` (0: no cluster
-launch). ``capacity``: see :func:`pack_capacity`. ``*_clock``: %clock64 in cycles; ``*_globaltimer``: %globaltimer in
-ns, read right after it. ``advance``: bytes lane 0's cursor moved; ``lane_advance``: most that any other lane's did.
-``closed``: CLOSED_MAGIC once the warp has ended."""
+launch). ``launch_*``: see :func:`launch_words`. ``capacity``: see :func:`pack_capacity`. ``*_clock``: %clock64 in
+cycles; ``*_globaltimer``: %globaltimer in ns, read right after it. ``advance``: bytes lane 0's cursor moved;
+``lane_advance``: most that any other lane's did. ``closed``: CLOSED_MAGIC once the warp has ended."""
 assert REGION_DTYPE.itemsize == REGION_HEADER_BYTES
 
 LANE_DTYPE = np.dtype([("advance", "<u4"), ("closed", "<u4")])
@@ -195,6 +198,47 @@ def tag(number: int, lane: int, *, lanes: bool) -> int:
     return number & (1 << bits) - 1 | (lane << TAG_LANE_SHIFT if lanes else 0)
 
 
+# --------------------------------------------------------------------------------------------------- launch word
+LAUNCH_WORD_BITS = 48
+LAUNCH_CAPTURED = 1 << LAUNCH_WORD_BITS - 1
+LAUNCH_NODE_BITS = 24
+"""The third hidden parameter of a kernel, u64, is its *launch word*, which host code makes and region headers hold: 0
+unknown; stream handle + 1 (user addresses have 47 bits) of a launch into a stream; for one that was captured into a
+graph LAUNCH_CAPTURED | capture << LAUNCH_NODE_BITS | node, both counted in the process from 1, 0 where not known."""
+STREAM_LEGACY = 1
+STREAM_PER_THREAD = 2
+"""Handles of CUDA's own streams; 0 is the default stream, which is the legacy one for the driver API."""
+
+
+def stream_word(handle: int) -> int:
+    """Launch word of a launch into a stream; 0 for a handle that no word can hold."""
+    word = handle + 1
+    return word if 0 < word < LAUNCH_CAPTURED else 0
+
+
+def captured_word(capture: int, node: int) -> int:
+    """Launch word of the launch that is ``node`` of a capture; what has no room counts as not known."""
+    if not 0 < capture < 1 << LAUNCH_WORD_BITS - 1 - LAUNCH_NODE_BITS:
+        return LAUNCH_CAPTURED
+    return LAUNCH_CAPTURED | capture << LAUNCH_NODE_BITS | (node if 0 < node < 1 << LAUNCH_NODE_BITS else 0)
+
+
+def launch_text(word: int) -> str:
+    """A launch word for a reader: "unknown", "stream 0x10" or "capture 2 node 3"."""
+    if not word & LAUNCH_CAPTURED:
+        return f"stream {word - 1:#x}" if word else "unknown"
+    capture, node = divmod(word - LAUNCH_CAPTURED, 1 << LAUNCH_NODE_BITS)
+    return f"capture {capture or 'unknown'} node {node or 'unknown'}"
+
+
+def launch_words(headers: np.ndarray) -> np.ndarray:
+    """(n,) i64 launch words of (n,) REGION_DTYPE."""
+    words: np.ndarray = headers["launch_low"].astype(np.int64)
+    words |= headers["launch_middle"].astype(np.int64) << 16
+    words |= headers["launch_high"].astype(np.int64) << 32
+    return words
+
+
 def events_led(advance: np.ndarray, stride: np.ndarray | int, ring: np.ndarray | bool) -> np.ndarray:
     """Events that (n,) cursors counted, as i64, from what they advanced."""
     count: np.ndarray = advance.astype(np.int64) // np.where(ring, 1, stride)
@@ -209,6 +253,10 @@ def ring_bytes(room: int) -> int:
 CELL_ENV = "WARPTRACE_CELL"
 """``<pid>:<hex address>`` of the host cell; host code of a kernel ignores another process's value."""
 CELL_CALLBACK_OFFSET = 8
+CELL_CAPTURING_OFFSET = 16
+"""Address of the driver's ``cuStreamIsCapturing``, 0: not known."""
+CELL_CAPTURED_OFFSET = 24
+"""Address of a function (stream, where to put a launch word) that host code calls at a launch that is captured."""
 CELL_DEVICES_OFFSET = 64
 CELL_DEVICE_COUNT = 64
 CELL_KERNELS_OFFSET = 1024

@@ -521,7 +521,8 @@ def test_dump_prints_one_record_a_line(tmp_path: Path) -> None:
         f'site {k} 1 START "löad" I32 "g.py:10"',
         f'site {k} 2 END "" I32 "g.py:20"',
         f'site {k} 3 MARK "x" NONE "g.py:30"',
-        f"region 0 device 0 kernel {k} grid_id 8 cta 1,2,3 warp 1 sm 3 capacity 1024,120 grid 2,3,4 block 32,2,1 "
+        f"region 0 device 0 kernel {k} grid_id 8 launch unknown cta 1,2,3 warp 1 sm 3 capacity 1024,120 "
+        "grid 2,3,4 block 32,2,1 "
         f"cluster 2,1,1 position 0 offset {offset} main_bytes 1024 lane_bytes 128 stride 16 entry_clock {entry} "
         f"entry_globaltimer {EPOCH_NS + 992} exit_clock {entry + 1000} exit_globaltimer {EPOCH_NS + 1504} advance 32 "
         "closed yes stored 2",
@@ -529,7 +530,8 @@ def test_dump_prints_one_record_a_line(tmp_path: Path) -> None:
         f'slot 0.0.1 clock {low + 900} site 2 END "" link {link} payload I32 2 bits 0x2',
         "lane 0.5 advance 16 stored 1",
         f'slot 0.5.0 clock {low + 50} site 3 MARK "x"',
-        f"region 1 device 0 kernel {k} grid_id 1 cta 0,0,0 warp 0 sm 3 capacity 128,0 grid 1,1,1 block 32,1,1 "
+        f"region 1 device 0 kernel {k} grid_id 1 launch unknown cta 0,0,0 warp 0 sm 3 capacity 128,0 "
+        "grid 1,1,1 block 32,1,1 "
         f"cluster 1,1,1 position {size} offset {offset + size} main_bytes 128 lane_bytes 0 stride 16 "
         f"entry_clock {entry2} entry_globaltimer {EPOCH_NS + 64} closed no stored 0",
         f"lost device 0 lane 0 kernel {k} grid_id 2 cta 0,0,0 warp 4 advance 16 stride 16 sm 1 "

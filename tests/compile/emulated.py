@@ -66,7 +66,7 @@ def run(
     values = [_argument(device, a) for a in args]
     descriptor = wire.exact_main(main) | lane << 32
     kernel = device.load(built.ptx).kernel(built.record.symbol)
-    kernel.launch(grid, block, [*values, control.address, descriptor], smem=smem)
+    kernel.launch(grid, block, [*values, control.address, descriptor, 0], smem=smem)
     return _read(device.read(control), built), device
 
 

@@ -81,7 +81,7 @@ def test_every_column_of_a_small_trace(tmp_path: Path) -> None:
         "symbol": "kernel_gemm_0", "kernel_id": kernel.id, "grid": (2, 1, 1), "block": (96, 1, 1),
         "cluster": (2, 1, 1), "start_ns": START_NS, "end_ns": START_NS + 32000, "warps_recorded": 1,
         "warps_expected": 6, "events": 6, "lost_events": 0, "lost_warps": 0,
-        "clock_uncertainty_ns": uncertainty, "graph": None, "selection": None,
+        "clock_uncertainty_ns": uncertainty, "graph": None, "selection": None, "stream": None,
     }  # fmt: skip
     warps = {f.name: getattr(trace.warps, f.name).tolist() for f in dataclasses.fields(trace.warps)}
     assert warps == {

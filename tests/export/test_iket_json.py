@@ -307,6 +307,7 @@ def test_extensions_tell_what_is_missing(tmp_path: Path, validator: Any) -> None
     assert list(validator.iter_errors(data)) == []
     assert data["launches"][0]["warptrace"] == {
         "index": 0, "kernel": "gemm", "kernelId": "0000000000000063", "cluster": [2, 1, 1], "device": 0, "pid": 4242,
+        "stream": None, "streamName": None,
         "process": 0, "startTs": EPOCH, "endTs": EPOCH + 20, "warpsRecorded": 2, "warpsExpected": 3, "events": 1,
         "lostEvents": 7, "lostWarps": 1, "clockUncertaintyNs": None, "selection": None, "lostPerWarp": [[0, 7]],
         "unfinishedWarps": [1],

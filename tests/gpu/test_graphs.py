@@ -135,7 +135,7 @@ def test_replays_after_the_recording_has_stopped(tmp_path: Path) -> None:
 
 
 def test_graph_of_several_nodes(tmp_path: Path) -> None:
-    """Nodes are told apart by their grid id, replays by the return of their warps."""
+    """The nodes of a replay are launches of one entry; replays are told apart by the return of warps."""
     launch = compiled_steps()
     outs = [Out(CTAS) for _ in range(3)]
     with recording(tmp_path) as folder:
@@ -148,5 +148,5 @@ def test_graph_of_several_nodes(tmp_path: Path) -> None:
         assert [out.holds(40 + number) for number, out in enumerate(outs)] == [True] * 3
     trace = load(folder)
     assert [payloads(trace, x, "work") for x in trace.launches] == [[40], [41], [42]] * 4
-    assert [x.graph and x.graph[1] for x in trace.launches] == [number // 3 for number in range(12)]
+    assert [x.graph for x in trace.launches] == [("graph_exec_1", number // 3) for number in range(12)]
     assert lossless(trace), trace.problems

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
 
-from cutlass._mlir import ir
-from cutlass._mlir.execution_engine import ExecutionEngine
+from host_code import HostCode
 
 from warptrace import wire
-from warptrace.frontends.cute import hidden
 from warptrace.raw import read_capture
 from warptrace.runtime.cell import CELL, HostCell, kernel_number
 from warptrace.runtime.layout import RegionSize
@@ -33,49 +29,6 @@ pytestmark = pytest.mark.dsl
 CONTROL = 0x7F00_0000_1000
 KERNEL = 5 + 7 * wire.CELL_KERNEL_COUNT
 SIZE = RegionSize(1024, 128)
-
-# What the DSL's runtime gives: the current device. And what a launch calls, with names that the engine finds.
-_PROGRAM = """
-llvm.func @_cudaGetDevice(%number: !llvm.ptr) -> i32 {
-  %zero = llvm.mlir.constant(0 : i32) : i32
-  llvm.store %zero, %number : i32, !llvm.ptr
-  llvm.return %zero : i32
-}
-llvm.func @control(%offset: i64) -> i64 {
-  %value = llvm.call @warptrace_control(%offset) : (i64) -> i64
-  llvm.return %value : i64
-}
-llvm.func @region(%offset: i64) -> i64 {
-  %value = llvm.call @warptrace_region(%offset) : (i64) -> i64
-  llvm.return %value : i64
-}
-"""
-
-
-class HostCode:
-    """The compiled host functions, as in a process of their own: they look for the cell when first called."""
-
-    def __init__(self) -> None:
-        declared = "llvm.func @_cudaGetDevice(!llvm.ptr) -> i32\n"
-        assert declared in hidden._HOST
-        with ir.Context(), ir.Location.unknown():
-            module = ir.Module.parse(hidden._HOST.replace(declared, "") + _PROGRAM)
-            self._engine = ExecutionEngine(module, opt_level=2)
-        # The engine looks up wrappers that take the addresses of arguments and result.
-        wrapper = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
-        self._control, self._region = (wrapper(self._engine.raw_lookup(name)) for name in ("control", "region"))
-
-    def launch(self, kernel_id: int = KERNEL) -> tuple[int, int]:
-        """The hidden parameters of a launch."""
-        offset = wire.CELL_KERNELS_OFFSET + kernel_number(kernel_id) * wire.CELL_KERNEL_BYTES
-        return self._call(self._control, offset), self._call(self._region, offset)
-
-    def _call(self, wrapper: Any, offset: int) -> int:
-        argument, result = ctypes.c_uint64(offset), ctypes.c_uint64()
-        packed = (ctypes.c_void_p * 2)(ctypes.addressof(argument), ctypes.addressof(result))
-        wrapper(ctypes.addressof(packed))
-        return result.value
-
 
 class Asked:
     """What the cell calls back for: counts the calls."""
@@ -126,9 +79,9 @@ def attached(cell: HostCell, selection: Selection, *, ask: bool = False) -> Aske
 def test_exactly_the_launches_of_the_window(cell: HostCell, selection: Selection, recorded: range) -> None:
     asked = attached(cell, selection)
     code = HostCode()
-    got = [code.launch() for _ in range(10)]
-    assert [control for control, _ in got] == [CONTROL if n in recorded else 0 for n in range(10)]
-    assert {region for _, region in got} == {SIZE.main | SIZE.lane << 32}
+    got = [code.launch(KERNEL) for _ in range(10)]
+    assert [control for control, *_ in got] == [CONTROL if n in recorded else 0 for n in range(10)]
+    assert {region for _, region, _ in got} == {SIZE.main | SIZE.lane << 32}
     assert asked.devices == ([0] if recorded else []), "no memory is taken for launches that are not recorded"
     assert cell.launches(KERNEL) == 10
 
@@ -152,7 +105,7 @@ def test_exact_from_many_threads(cell: HostCell, skip: int, count: int) -> None:
 
     def work() -> None:
         start.wait()
-        mine = Counter(code.launch()[0] for _ in range(1000))
+        mine = Counter(code.launch(KERNEL)[0] for _ in range(1000))
         with lock:
             results.update(mine)
 
@@ -174,7 +127,7 @@ def test_the_second_recorded_launch_asks(cell: HostCell) -> None:
     code = HostCode()
     calls = []
     for _ in range(6):
-        code.launch()
+        code.launch(KERNEL)
         calls.append(len(asked.kernels))
     assert calls == [0, 0, 0, 1, 1, 1]
     assert set(asked.kernels) == {kernel_number(KERNEL)}
@@ -184,35 +137,35 @@ def test_a_kernel_that_is_not_wanted(cell: HostCell) -> None:
     asked = attached(cell, Selection())
     cell.skip(KERNEL)
     code = HostCode()
-    assert [code.launch()[0] for _ in range(3)] == [0, 0, 0]
+    assert [code.launch(KERNEL)[0] for _ in range(3)] == [0, 0, 0]
     assert asked.devices == []
-    assert code.launch(KERNEL + 1) == (CONTROL, SIZE.main | SIZE.lane << 32)
+    assert code.launch(KERNEL + 1) == (CONTROL, SIZE.main | SIZE.lane << 32, 1)
     # one that shares its entry is recorded, and so it is too
     assert cell.sharing(KERNEL) == []
     other = KERNEL + wire.CELL_KERNEL_COUNT
     cell.set_size(other, RegionSize(256, 0), ask=False)
     assert cell.sharing(KERNEL) == [other] and cell.sharing(other) == [KERNEL]
-    assert code.launch() == (CONTROL, 256)
+    assert code.launch(KERNEL) == (CONTROL, 256, 1)
 
 
 def test_no_recorder_and_another_process(cell: HostCell, monkeypatch: pytest.MonkeyPatch) -> None:
     code = HostCode()
     monkeypatch.delenv(wire.CELL_ENV, raising=False)
-    assert code.launch() == (0, 0)
+    assert code.launch(KERNEL) == (0, 0, 0)
     attached(cell, Selection())
     monkeypatch.setenv(wire.CELL_ENV, f"{os.getppid()}:{cell._address:x}")
-    assert code.launch() == (0, 0)
+    assert code.launch(KERNEL) == (0, 0, 0)
     monkeypatch.setenv(wire.CELL_ENV, f"{os.getpid()}:{cell._address:x}")
-    assert code.launch()[0] == CONTROL
+    assert code.launch(KERNEL)[0] == CONTROL
     cell.detach()
-    assert code.launch()[0] == 0
+    assert code.launch(KERNEL)[0] == 0
 
 
 def test_a_device_that_is_switched_off(cell: HostCell) -> None:
     cell.set_default_size(SIZE)
     cell.attach(lambda ordinal: wire.CELL_OFF, lambda number: None)
     code = HostCode()
-    assert [code.launch()[0] for _ in range(2)] == [0, 0]
+    assert [code.launch(KERNEL)[0] for _ in range(2)] == [0, 0]
 
 
 @pytest.mark.parametrize("ask", [False, True])
@@ -220,12 +173,12 @@ def test_a_device_that_is_switched_off(cell: HostCell) -> None:
 def test_launches_without_host_code_find_the_same(cell: HostCell, selection: Selection, ask: bool) -> None:
     """``HostCell.parameters`` stands for host code where there is none."""
 
-    def told(launch: Callable[[], tuple[int, int]]) -> list[tuple[tuple[int, int], int, int]]:
+    def told(launch: Callable[[], tuple[int, int, int]]) -> list[tuple[tuple[int, int, int], int, int]]:
         asked = attached(cell, selection, ask=ask)
         return [(launch(), len(asked.devices), len(asked.kernels)) for _ in range(6)]
 
     code = HostCode()
-    assert told(code.launch) == told(lambda: cell.parameters(0, KERNEL))
+    assert told(lambda: code.launch(KERNEL, 1)) == told(lambda: cell.parameters(0, KERNEL, 1))
 
 
 def test_kernels_that_are_counted_together_are_told(tmp_path: Path, cell: HostCell) -> None:

@@ -368,9 +368,8 @@ def _launches(
                 lost_events=int(sums["lost"][i]),
                 lost_warps=int(without[i]),
                 clock_uncertainty_ns=float(facts[i].get("uncertainty_ns", 0.0)),
-                graph=(graphs[key.process, key.device, key.kernel_id, key.grid_id], key.replay)
-                if key.recurs
-                else None,
+                graph=(graphs[key.unit], key.replay) if key.graph else None,
+                stream=key.stream,
                 selection=selection,
             )
         )
@@ -387,13 +386,12 @@ def _spans(warps: Warps, recorded: Any, with_region: Any) -> tuple[I64, I64]:
     return start, end
 
 
-def _graphs(keys: list[LaunchKey]) -> dict[tuple[int, int, int, int], str]:
-    """Names of replayed graph nodes, numbered by process and grid id: no two nodes of a trace share one."""
-    names: dict[tuple[int, int, int, int], str] = {}
+def _graphs(keys: list[LaunchKey]) -> dict[int, str]:
+    """Names of graphs by unit, numbered by process and grid id: no two of a trace share one."""
+    names: dict[int, str] = {}
     for key in sorted(keys, key=lambda k: (k.process, k.grid_id, k.device, k.kernel_id)):
-        node = (key.process, key.device, key.kernel_id, key.grid_id)
-        if key.recurs and node not in names:
-            names[node] = f"graph_exec_{len(names) + 1}"
+        if key.graph and key.unit not in names:
+            names[key.unit] = f"graph_exec_{len(names) + 1}"
     return names
 
 

@@ -1,4 +1,5 @@
-"""Which launch a region belongs to: launches are told apart by grid id, and by the return of a warp."""
+"""Which launch a region belongs to: launches are told apart by grid id, and by the return of a warp; and which stream
+or graph a launch belongs to, by the launch word that its regions hold."""
 
 from __future__ import annotations
 
@@ -9,19 +10,29 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .. import wire
 from .tables import I64, Bool, LostRows, Regions, warps_per_cta
 
 
 @dataclass(frozen=True)
 class LaunchKey:
-    """What tells a launch from others; ``replay`` counts the returns of a grid id, ``recurs``: it had any."""
+    """What tells a launch from others. ``word``: its launch word, 0 where its regions do not agree in one. ``graph``:
+    it was a CUDA graph's; then ``unit`` is the same number in all nodes that are known to be of one graph, and
+    ``replay`` counts that graph's replays."""
 
     process: int
     device: int
     kernel_id: int
     grid_id: int
     replay: int
-    recurs: bool
+    word: int
+    unit: int
+    graph: bool
+
+    @property
+    def stream(self) -> int | None:
+        """Handle of the stream that it was launched into; None: not known, or that of a graph's launch."""
+        return None if self.graph or not 0 < self.word < wire.LAUNCH_CAPTURED else self.word - 1
 
 
 @dataclass(frozen=True)
@@ -55,21 +66,72 @@ def assign_launches(regions: Regions, lost: LostRows) -> LaunchTable:
     """Groups regions, and rows of the lost tables, into launches.
 
     One (process, device, kernel id, grid id) is one launch unless a (CTA, warp) occurs twice in it: then it is a CUDA
-    graph's node that was replayed, and in order of time every return of a warp begins the next replay.
+    graph's node that was replayed. Nodes whose launch words say that they are of one graph are one unit, others units
+    of their own. In order of time every return of a node's warp begins the next replay of its unit: a graph does not
+    run beside itself.
     """
     group = _groups(regions, lost)
-    own, lost_group = group[: len(regions)], group[len(regions) :]
+    own = group[: len(regions)]
+    n = int(group.max(initial=-1)) + 1
+    words = _words(regions, own, n)
+    unit = _units(regions, own, words)
     warps = linear_warps(regions.headers)
     keep = _keep_best_copy(regions, own, warps)
-    replay, recurring = _replays(regions, own, warps, keep)
-    lost_replay, more = _place_lost(regions, lost, own, lost_group, replay)
-    recurring |= more
-    both = np.concatenate([own, lost_group]) * (1 << 24) + np.concatenate([replay, lost_replay])
+    of_unit = unit[group]
+    warp_of_unit = warps + (own - unit[own]) * (int(warps.max(initial=0)) + 1)
+    replay, recurring = _replays(regions, unit[own], warp_of_unit, keep)
+    lost_replay, more = _place_lost(regions, lost, group, of_unit, replay)
+    graph = words >= wire.LAUNCH_CAPTURED
+    graph |= np.isin(unit, sorted(recurring | more))
+    both = group * (1 << 24) + np.concatenate([replay, lost_replay])
     launch = codes(both)
     first = np.full(int(launch.max()) + 1 if len(launch) else 0, -1, np.int64)
     first[launch[::-1]] = np.arange(len(launch))[::-1]
-    keys = [_key(regions, lost, int(i), both, recurring) for i in first]
+    keys = []
+    for i in first.tolist():
+        node, number = int(group[i]), int(both[i] & ((1 << 24) - 1))
+        keys.append(_key(regions, lost, i, number, int(words[node]), int(unit[node]), bool(graph[node])))
     return LaunchTable(keys, launch[: len(regions)], keep, launch[len(regions) :])
+
+
+def _words(regions: Regions, group: I64, n: int) -> I64:
+    """Launch word of each of ``n`` groups, 0 where its regions do not agree in one, or there are none."""
+    words = wire.launch_words(regions.headers)
+    least, most = np.full(n, np.iinfo(np.int64).max), np.zeros(n, np.int64)
+    np.minimum.at(least, group, words)
+    np.maximum.at(most, group, words)
+    agreed: I64 = np.where(least == most, most, 0)
+    return agreed
+
+
+def _units(regions: Regions, group: I64, words: I64) -> I64:
+    """Number of the unit of each group: the smallest group in it.
+
+    Nodes of one capture are of one graph; where it was made executable several times each copy has grid ids of its own.
+    Copies are told apart where their grid ids follow each other copy by copy; else each node is a unit.
+    """
+    unit = np.arange(len(words))
+    first = np.full(len(words), -1, np.int64)
+    first[group[::-1]] = np.arange(len(group))[::-1]
+    captures: dict[tuple[int, int, int], list[tuple[int, int, int]]] = {}
+    for node in np.flatnonzero(words > wire.LAUNCH_CAPTURED).tolist():
+        capture, number = divmod(int(words[node]) - wire.LAUNCH_CAPTURED, 1 << wire.LAUNCH_NODE_BITS)
+        row = int(first[node])
+        key = (int(regions.process[row]), int(regions.device[row]), capture)
+        captures.setdefault(key, []).append((int(regions.headers["grid_id"][row]), number, node))
+    for nodes in captures.values():
+        for copy in _copies(sorted(nodes)):
+            unit[copy] = min(copy)
+    return unit
+
+
+def _copies(nodes: list[tuple[int, int, int]]) -> list[list[int]]:
+    """The nodes (grid id, number in the capture, group) of one capture, in order, by executable graph."""
+    numbers = {number for _, number, _ in nodes}
+    copies = [nodes[i : i + len(numbers)] for i in range(0, len(nodes), len(numbers))]
+    if 0 in numbers or any({number for _, number, _ in copy} != numbers for copy in copies):
+        return [[node] for _, _, node in nodes]
+    return [[node for _, _, node in copy] for copy in copies]
 
 
 def _groups(regions: Regions, lost: LostRows) -> I64:
@@ -87,7 +149,8 @@ def _groups(regions: Regions, lost: LostRows) -> I64:
     return group
 
 
-def _key(regions: Regions, lost: LostRows, i: int, both: I64, recurring: set[int]) -> LaunchKey:
+def _key(regions: Regions, lost: LostRows, i: int, replay: int, word: int, unit: int, graph: bool) -> LaunchKey:
+    """Key of the launch of region, or behind those lost row, ``i``."""
     n = len(regions)
     table: Regions | LostRows = regions if i < n else lost
     row = i if i < n else i - n
@@ -97,8 +160,10 @@ def _key(regions: Regions, lost: LostRows, i: int, both: I64, recurring: set[int
         device=int(table.device[row]),
         kernel_id=int(record["kernel_id"]),
         grid_id=int(record["grid_id"]),
-        replay=int(both[i] & ((1 << 24) - 1)),
-        recurs=int(both[i] >> 24) in recurring,
+        replay=replay,
+        word=word,
+        unit=unit,
+        graph=graph,
     )
 
 
@@ -133,7 +198,7 @@ def _recurring_rows(group: I64, warps: I64) -> I64:
 
 
 def _replays(regions: Regions, group: I64, warps: I64, keep: Bool) -> tuple[I64, set[int]]:
-    """(replay number of each region, groups that were replayed)."""
+    """(replay number of each region, units in ``group`` that were replayed)."""
     replay = np.zeros(len(regions), np.int64)
     recurring: set[int] = set()
     kept = np.flatnonzero(keep)
@@ -149,7 +214,7 @@ def _replays(regions: Regions, group: I64, warps: I64, keep: Bool) -> tuple[I64,
 
 
 def _sweep(warps: I64) -> I64:
-    """Replay numbers of one group's warps in order of time: a replay ends where one of its warps comes again."""
+    """Replay numbers of one unit's warps in order of time: a replay ends where one of its warps comes again."""
     order = np.argsort(warps, kind="stable")
     previous = np.full(len(warps), -1, np.int64)
     again = warps[order][1:] == warps[order][:-1]
@@ -166,24 +231,26 @@ def _sweep(warps: I64) -> I64:
 
 
 def _place_lost(
-    regions: Regions, lost: LostRows, group: I64, lost_group: I64, replay: I64
+    regions: Regions, lost: LostRows, node: I64, unit: I64, replay: I64
 ) -> tuple[I64, set[int]]:
-    """(replay number of each lost row, groups that these show to have been replayed).
+    """(replay number of each lost row, units that these show to have been replayed). ``node`` and ``unit`` are those of
+    the regions and then of the rows.
 
     A lost warp left only the time of its exit: it belongs to the last replay that had begun by then, and to a later
     one where that replay already has this warp.
     """
     result = np.zeros(len(lost), np.int64)
     recurring: set[int] = set()
+    group, lost_group, lost_node = unit[: len(regions)], unit[len(regions) :], node[len(regions) :]
     for number in np.unique(lost_group):
         rows = np.flatnonzero(lost_group == number)
         rows = rows[np.argsort(lost.records["exit_globaltimer"][rows], kind="stable")]
         members = np.flatnonzero(group == number)
-        begins, seen = _begun(regions, members, replay)
+        begins, seen = _begun(regions, members, node, replay)
         current = 0
         for row in rows.tolist():
             record = lost.records[row]
-            warp = (*record["cta"].tolist(), int(record["warp"]))
+            warp = (int(lost_node[row]), *record["cta"].tolist(), int(record["warp"]))
             exit_time = int(record["exit_globaltimer"])
             current = max(current, bisect_right(begins, exit_time) - 1)
             while (current, warp, -1) in seen or (current, warp, int(record["lane"])) in seen:
@@ -195,8 +262,10 @@ def _place_lost(
     return result, recurring
 
 
-def _begun(regions: Regions, members: I64, replay: I64) -> tuple[list[int], set[tuple[int, Any, int]]]:
-    """(begin of each replay in ns, {(replay, (cta, warp), -1)} of the recorded warps) of one group."""
+def _begun(
+    regions: Regions, members: I64, node: I64, replay: I64
+) -> tuple[list[int], set[tuple[int, Any, int]]]:
+    """(begin of each replay in ns, {(replay, (node, cta, warp), -1)} of the recorded warps) of one unit."""
     if not len(members):
         return [0], set()
     headers = regions.headers[members]
@@ -204,5 +273,6 @@ def _begun(regions: Regions, members: I64, replay: I64) -> tuple[list[int], set[
     numbers = replay[members]
     begins = [int(times[numbers == r].min()) for r in range(int(numbers.max()) + 1)]
     ctas, warps = headers["cta"].tolist(), headers["warp"].tolist()
-    seen = {(r, (*c, w), -1) for r, c, w in zip(numbers.tolist(), ctas, warps, strict=True)}
+    nodes = node[members].tolist()
+    seen = {(r, (m, *c, w), -1) for r, m, c, w in zip(numbers.tolist(), nodes, ctas, warps, strict=True)}
     return begins, seen

@@ -261,12 +261,15 @@ def open_region(facts: KernelFacts) -> Asm:
         "@p st.global.v4.u32 [a],{s,t,n,m}; "
         "mov.u64 g,%gridid; mov.b64 {s,t},g; mov.u32 n,%ctaid.x; mov.u32 m,%ctaid.y; "
         "@p st.global.v4.u32 [a+16],{s,t,n,m}; "
-        "mov.u32 s,%ctaid.z; @p st.global.v4.u32 [a+32],{s,w,main,lane}; "
+        # the launch word <launch> fills the upper halves of three fields
+        "mov.b64 {n,m},<launch>; shl.b32 m,m,16; or.b32 m,m,w; "
+        "mov.u32 s,%ctaid.z; @p st.global.v4.u32 [a+32],{s,m,main,lane}; "
         "mov.u32 s,%ntid.y; shl.b32 s,s,11; mov.u32 t,%ntid.x; or.b32 s,s,t; mov.u32 t,%ntid.z; shl.b32 t,t,22; "
         "or.b32 s,s,t; mov.u32 t,%nctaid.x; mov.u32 n,%nctaid.y; mov.u32 m,%nctaid.z; "
         "@p st.global.v4.u32 [a+48],{t,n,m,s}; "
         + cluster
-        + f"mov.u32 t,%smid; mov.u32 n,{facts.stride}; "
+        + "mov.b64 {m,w},<launch>; mov.u32 t,%smid; shl.b32 n,m,16; or.b32 t,t,n; "
+        f"and.b32 n,m,0xffff0000; or.b32 n,n,{facts.stride}; "
         + _capacity(facts)
         + "@p st.global.v4.u32 [a+64],{t,s,n,m}; "
         "@p st.global.v2.u64 [a+80],{<clock>,<timer>}; "
@@ -295,8 +298,8 @@ def open_region(facts: KernelFacts) -> Asm:
         + "}"
     )
     ins = (
-        ("control", "i64"), ("region", "i64"), ("kernel", "i64"), ("clock", "i64"), ("timer", "i64"),
-        ("bank", "i32"), ("claim", "i64"), ("tail", "i64"), ("place", "i64"),
+        ("control", "i64"), ("region", "i64"), ("launch", "i64"), ("kernel", "i64"), ("clock", "i64"),
+        ("timer", "i64"), ("bank", "i32"), ("claim", "i64"), ("tail", "i64"), ("place", "i64"),
     )  # fmt: skip
     outs: tuple[Operand, ...] = (("off", "i32"), ("limit", "i32"))
     if facts.wide:

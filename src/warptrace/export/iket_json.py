@@ -365,6 +365,8 @@ class _Writer:
             "kernelId": f"{launch.kernel_id:016x}",
             "cluster": list(launch.cluster),
             "device": launch.device,
+            "stream": launch.stream,
+            "streamName": launch.stream_name or None,
             "pid": self.trace.processes[launch.process].pid,
             "process": launch.process,
             "startTs": launch.start_ns + self.trace.epoch_ns,

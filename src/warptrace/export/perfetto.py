@@ -214,6 +214,8 @@ class _Writer:
                 facts["alignment_uncertainty_ns"] = float(aligned["uncertainty_ns"])
         if launch.graph is not None:
             facts["graph"] = f"{launch.graph[0]}:{launch.graph[1]}"
+        if launch.stream is not None:
+            facts["stream"] = launch.stream_name
         if self.trace.emulated:
             facts["emulated"] = True
         return facts

@@ -243,6 +243,11 @@ class Tables:
             "context_id": column([one.context_id for one in launches]),
             "grid_id": column([one.grid_id for one in launches]),
             "graph": Column(graph, graphs, np.array([one.graph is not None for one in launches], np.bool_)),
+            "stream": Column(
+                np.array([one.stream or 0 for one in launches], np.uint64),
+                None,
+                np.array([one.stream is not None for one in launches], np.bool_),
+            ),
             **dims,
             "start_ns": column([one.start_ns for one in launches]),
             "end_ns": column([one.end_ns for one in launches]),

@@ -19,6 +19,8 @@ from ..wire import (
     RING_MAGIC,
     SITE_MASK,
     PayloadType,
+    launch_text,
+    launch_words,
     unpack_block,
     unpack_capacity,
     unpack_cluster,
@@ -132,7 +134,7 @@ def _region_fields(header: np.void, stored: int) -> str:
     facts = [
         *kind,
         f"kernel {int(header['kernel_id']):016x}",
-        f"grid_id {header['grid_id']}",
+        f"grid_id {header['grid_id']} launch {launch_text(int(launch_words(header.reshape(1))[0]))}",
         f"cta {_dims(header['cta'])} warp {header['warp']} sm {header['sm']} capacity {capacity}",
         f"grid {_dims(header['grid'])} block {_dims(block)} cluster {_dims(cluster)}",
         f"position {header['position']} offset {header[REGION_OFFSET_FIELD]}",

@@ -126,10 +126,11 @@ def _facts(stats: LaunchStats) -> str:
     device = launch.device_name or f"device {launch.device}"
     cluster = "" if launch.cluster == (1, 1, 1) else f", clusters of {_dim(launch.cluster)}"
     graph = "" if launch.graph is None else f", {launch.graph[0]} replay {launch.graph[1]}"
+    stream = "" if launch.stream is None else f", stream {launch.stream}"
     rank = "" if launch.rank is None else f"rank {launch.rank}, "
     return (
-        f"{duration(launch.duration_ns)} on {device}, {rank}pid {launch.pid}{graph}: grid {_dim(launch.grid)}, block "
-        f"{_dim(launch.block)}{cluster}, grid id {launch.grid_id}"
+        f"{duration(launch.duration_ns)} on {device}, {rank}pid {launch.pid}{graph}{stream}: "
+        f"grid {_dim(launch.grid)}, block {_dim(launch.block)}{cluster}, grid id {launch.grid_id}"
     )
 
 

@@ -70,6 +70,7 @@ class LaunchRow:
     lost_warps: int
     clock_uncertainty_ns: float
     graph: tuple[str, int] | None
+    stream: str | None
     selection: str | None
 
 
@@ -344,6 +345,7 @@ def launch_row(trace: Trace, launch: Launch) -> LaunchRow:
         lost_warps=launch.lost_warps,
         clock_uncertainty_ns=launch.clock_uncertainty_ns,
         graph=launch.graph,
+        stream=launch.stream_name or None,
         selection=None if launch.selection is None else str(launch.selection),
     )
 

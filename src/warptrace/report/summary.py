@@ -30,7 +30,7 @@ NUMERIC = ("#", "warps", "events", "lost", "duration")
 @dataclass(frozen=True)
 class LaunchRow:
     """A launch in numbers. ``lost`` counts events; ``lost_warps`` warps of which nothing was recorded; ``place``: its
-    process and device."""
+    process and device; ``stream``: that, or which replay of which graph it was, "" where neither is known."""
 
     index: int
     kernel: str
@@ -44,6 +44,7 @@ class LaunchRow:
     lost_warps: int
     duration_ns: int
     place: str = ""
+    stream: str = ""
 
     @property
     def complete(self) -> bool:
@@ -174,6 +175,7 @@ def _row(launch: Launch, place: str) -> LaunchRow:
         lost_warps=launch.lost_warps,
         duration_ns=launch.end_ns - launch.start_ns,
         place=place,
+        stream=launch.stream_name if launch.graph is None else f"{launch.graph[0]}:{launch.graph[1]}",
     )
 
 
@@ -218,7 +220,7 @@ def _dim(dim: Sequence[int]) -> str:
 
 def launch_table(summary: Summary) -> Table:
     """The rows (the first of a long run) and their totals as a rich table; incomplete launches are yellow. Where there
-    are several processes or devices a column says which.
+    are several streams or graphs, or several processes or devices, a column says which.
 
     Names are printed as they are: nothing in them is read as markup.
     """
@@ -228,12 +230,14 @@ def launch_table(summary: Summary) -> Table:
 
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     several = len(summary.places) > 1
-    for title in (*COLUMNS, "where") if several else COLUMNS:
+    streams = len({row.stream for row in summary.rows}) > 1
+    more = [title for title, shown in (("stream", streams), ("where", several)) if shown]
+    for title in (*COLUMNS, *more):
         name = title == "kernel"
         justify: Literal["left", "right"] = "right" if title in NUMERIC else "left"
         table.add_column(title, justify=justify, overflow="fold" if name else "crop", no_wrap=not name)
     for row in summary.rows[:MAX_ROWS]:
-        cells = (*row.cells(), row.place) if several else row.cells()
+        cells = [*row.cells(), *([row.stream] if streams else []), *([row.place] if several else [])]
         table.add_row(*map(Text, cells), style=None if row.complete else "yellow")
     if len(summary.rows) > 1:
         totals = ["", "total", "", "", "", *summary.totals.cells()[5:]]

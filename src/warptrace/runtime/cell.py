@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +28,10 @@ class HostCell:
     While a recording is attached, ``on_first_launch(ordinal)`` returns the control block's address for a device, or
     wire.CELL_OFF; it runs on the launching thread, once a device. ``on_repeat(number)`` runs on the launching thread
     before each launch but the first of a kernel that asks for it (see ``set_size``). Neither may raise.
+    ``capture_of(stream)`` tells what capture a stream is in, an id that is unique in the process; it may raise.
     """
+
+    capture_of: Callable[[int], int]
 
     def __init__(self) -> None:
         self._memory = FixedMemory(wire.CELL_BYTES)
@@ -34,9 +39,13 @@ class HostCell:
         data = self._memory.array
         devices_end = wire.CELL_DEVICES_OFFSET + 8 * wire.CELL_DEVICE_COUNT
         self._callback_slot = data[wire.CELL_CALLBACK_OFFSET : wire.CELL_CALLBACK_OFFSET + 8].view(np.uint64)
+        self._driver = data[wire.CELL_CAPTURING_OFFSET : wire.CELL_CAPTURED_OFFSET + 8].view(np.uint64)
         self._devices = data[wire.CELL_DEVICES_OFFSET : devices_end].view(np.uint64)
         self._kernels = data[wire.CELL_KERNELS_OFFSET :].view(wire.CELL_KERNEL_DTYPE)
         self._callback = _CALLBACK(self._called)
+        self._on_captured = _CALLBACK(self._captured)
+        self._captures: dict[int, tuple[int, Iterator[int]]] = {}
+        self._numbers = itertools.count(1)
         self._sizes: dict[int, dict[int, tuple[RegionSize, bool] | None]] = {}
         self._attached = False
         self._changes = 0
@@ -138,9 +147,21 @@ class HostCell:
         counts: NDArray[np.uint32] = self._kernels["launches"] if self._attached else self._counted
         return counts
 
-    def parameters(self, ordinal: int, kernel_id: int) -> tuple[int, int]:
-        """The hidden parameters (control, region) of a launch, found as host code finds them (see
-        ``frontends.cute.hidden``): for launches that have no host code."""
+    def know_driver(self, capturing: int, capture_of: Callable[[int], int]) -> None:
+        """From now on, and for good, launches can tell whether they are captured. ``capturing``: the address of
+        ``cuStreamIsCapturing``; ``capture_of``: see above."""
+        self.capture_of = capture_of
+        address = ctypes.cast(self._on_captured, ctypes.c_void_p).value
+        assert address is not None
+        self._driver[:] = capturing, address
+
+    def parameters(self, ordinal: int, kernel_id: int, stream: int | None = None) -> tuple[int, int, int]:
+        """The hidden parameters (control, region, launch word) of a launch into ``stream``, found as host code finds
+        them (see ``frontends.cute.hidden``): for launches that have no host code, and no captures."""
+        control, region = self._memory_of(ordinal, kernel_id)
+        return control, region, wire.stream_word(stream) if control and stream is not None else 0
+
+    def _memory_of(self, ordinal: int, kernel_id: int) -> tuple[int, int]:
         number = kernel_number(kernel_id)
         entry = self._kernels[number]
         before, entry["launches"] = int(entry["launches"]), entry["launches"] + 1
@@ -167,6 +188,20 @@ class HostCell:
             if self._changes != asked:  # another thread detached meanwhile, and may have attached again
                 self._devices[ordinal] = 0 if self._attached else wire.CELL_OFF
         return 0
+
+    def _captured(self, stream: int, word: int) -> int:
+        """Puts the launch word of a launch that is captured at the address ``word``, where LAUNCH_CAPTURED stands."""
+        with suppress(Exception):  # the program must go on: the launch is in some capture then
+            number, node = self._next_node(self.capture_of(stream))
+            ctypes.c_uint64.from_address(word).value = wire.captured_word(number, node)
+        return 0
+
+    def _next_node(self, capture: int) -> tuple[int, int]:
+        """(number of the capture, number of its next launch), both from 1. Threads may call it at once, and numbers may
+        be left out: without a lock, which could be held where a process forks."""
+        known = self._captures.get(capture)
+        number, nodes = known or self._captures.setdefault(capture, (next(self._numbers), itertools.count(1)))
+        return number, next(nodes)
 
 
 def kernel_number(kernel_id: int) -> int:

@@ -61,6 +61,20 @@ def call(name: str, *args: Any) -> Any:
     return check(name, getattr(bindings(), name)(*args))
 
 
+def address_of(name: str) -> int:
+    """Where the driver's function ``name`` is, 0 where it is not: for a call from code that is not Python."""
+    try:
+        found = getattr(ctypes.CDLL("libcuda.so.1"), name)
+    except (OSError, AttributeError):
+        return 0
+    return ctypes.cast(found, ctypes.c_void_p).value or 0
+
+
+def capture_of(stream: int) -> int:
+    """Id of the capture that a stream is in: one in the process. Raises DriverError."""
+    return int(call("cuStreamGetCaptureInfo", bindings().CUstream(stream))[1])
+
+
 def relax_thread() -> Any:
     """From now on this thread may allocate and wait while some stream is being captured into a graph. Returns the mode
     it was in."""

@@ -115,15 +115,18 @@ _memories: dict[int, EmulatedMemory] = {}
 _ordinals: dict[Device, int] = {}
 
 
-def launch(kernel: CompiledKernel, device: Device, args: Sequence[Any], **shape: Any) -> Any:
+def launch(
+    kernel: CompiledKernel, device: Device, args: Sequence[Any], *, stream: int | None = None, **shape: Any
+) -> Any:
     """Runs a traced ``kernel`` on an emulated device with the parameters that host code would add to ``args``, so that
-    the recording of this process, if there is one, records it. ``shape`` as for ``CompiledKernel.launch``.
+    the recording of this process, if there is one, records it. ``shape`` as for ``CompiledKernel.launch``; ``stream``:
+    the handle to note, None: unknown.
 
     Returns the emulator's result. Raises WarptraceError for a kernel that was compiled without events.
     """
     record = _record(kernel)
     ordinal = _ordinal(device)
-    hidden = CELL.parameters(ordinal, record.kernel_id)
+    hidden = CELL.parameters(ordinal, record.kernel_id, stream)
     memory = _memories.get(ordinal)
     with memory.busy if memory is not None else nullcontext():
         return kernel.launch(device, [*args, *hidden], **shape)
@@ -189,12 +192,13 @@ class EmulatedRecording:
         *,
         max_events_per_warp: int | None = None,
         recording: bool = True,
+        word: int = 0,
         **shape: Any,
     ) -> Any:
         """Runs ``kernel`` with the hidden parameters behind ``args``; ``shape`` as for ``CompiledKernel.launch``.
 
-        ``recording`` False passes control pointer 0, as host code does where no tracer is. Returns the emulator's
-        result. Raises WarptraceError for a kernel that was compiled without events.
+        ``recording`` False passes control pointer 0, as host code does where no tracer is. ``word``: the launch word.
+        Returns the emulator's result. Raises WarptraceError for a kernel that was compiled without events.
         """
         record = _record(kernel)
         if record.kernel_id not in self._known:
@@ -206,7 +210,7 @@ class EmulatedRecording:
         events = record.max_events if max_events_per_warp is None else max_events_per_warp
         size = None if events is None else exact(record, self.memory.layout, events)
         size = size or automatic(self.memory.layout, lanes=record.lane_events)
-        hidden = [self.memory.control if recording else 0, size.main | size.lane << 32]
+        hidden = [self.memory.control if recording else 0, size.main | size.lane << 32, word]
         return kernel.launch(self.device, [*args, *hidden], **shape)
 
     def step(self) -> DrainStats:

@@ -24,7 +24,7 @@ from . import offer
 from .calibrate import ClockLog
 from .cell import CELL, NO_END, kernel_number
 from .drain import Drain, Need
-from .driver import DriverError
+from .driver import DriverError, address_of, capture_of
 from .layout import Layout, RegionSize, automatic, exact, learned, most_events, plan
 from .log import log
 from .memory import RecorderMemory, device_memory, forget, taken
@@ -307,6 +307,7 @@ class Recorder:
             if ordinal in self._devices:
                 return self._devices[ordinal].memory.control
             memory = device_memory(ordinal, self.options.buffer_bytes)
+            CELL.know_driver(address_of("cuStreamIsCapturing"), capture_of)
             facts = memory.describe()
             self._writer.add_device(ordinal, **facts)
             offer.make(memory, self.directory)

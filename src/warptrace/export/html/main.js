@@ -186,10 +186,16 @@ class Page {
     const list = make("p", { class: "soft" });
     const parts = [one.kernel, this.model.whereOf(one.index), `grid ${triple(one.grid)}`, `block ${triple(one.block)}`];
     if (one.cluster.some((n) => n > 1)) parts.push(`cluster ${triple(one.cluster)}`);
+    if (one.stream || one.graph) parts.push(this.queueOf(one));
     if (one.warps_recorded !== one.warps_expected) parts.push(`${grouped(one.warps_recorded)} of ${grouped(one.warps_expected)} warps recorded`);
     if (one.clock_uncertainty_ns) parts.push(`times across SMs good to ${duration(one.clock_uncertainty_ns)}`);
     list.append(parts.filter(Boolean).join(" · "));
     return list;
+  }
+
+  // The stream of a launch, or the graph that it was replayed in.
+  queueOf(one) {
+    return one.graph ? `${one.graph[0]} replay ${one.graph[1]}` : one.stream && `stream ${one.stream}`;
   }
 
   // Where another launch of the same kernel and shape has the tables.
@@ -206,6 +212,7 @@ class Page {
     return table("Every launch of the trace; a number opens it", [
       { title: "launch", value: (i) => i, text: (i) => `Launch ${i + 1}` }, { title: "kernel", text: (i) => clip(launches[i].kernel, 60) },
       ...(this.model.whereOf(0) ? [{ title: "where", text: (i) => this.model.whereOf(i) }] : []),
+      ...(new Set(launches.map((one) => this.queueOf(one))).size > 1 ? [{ title: "stream", text: (i) => this.queueOf(launches[i]) }] : []),
       { title: "grid", text: (i) => triple(launches[i].grid) }, { title: "block", text: (i) => triple(launches[i].block) },
       { title: "start", number: true, value: (i) => launches[i].start_ns, text: (i) => duration(launches[i].start_ns - launches[0].start_ns) },
       { title: "duration", number: true, value: (i) => launches[i].end_ns - launches[i].start_ns, text: (i) => exactly(launches[i].end_ns - launches[i].start_ns) },

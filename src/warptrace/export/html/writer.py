@@ -254,4 +254,5 @@ def _launch(launch: Launch) -> dict[str, Any]:
     facts = {one.name: getattr(launch, one.name) for one in fields(launch)}
     for name in ("context_id", "grid_id", "kernel_id"):
         facts[name] = str(facts[name])
+    facts["stream"] = launch.stream_name
     return facts

@@ -1,13 +1,18 @@
 """The hidden kernel parameters: how a kernel finds its trace memory on every launch path.
 
-Each kernel with events gets two more parameters, the control block's address and its region descriptor. The host code
-that the DSL generates fills them from the *host cell* of this process (see ``warptrace.wire``), whose address it finds
-once through an environment variable that holds the process id too: a stale cache, an exported object or an inherited
-environment meets no cell and passes zeros, and then the kernel records nothing. It costs one load a launch; a callback
-into Python would cost a microsecond. The first launch on a device meets an empty cell and calls back once, so that
-memory is taken on the device that really launches; the second launch of a kernel whose number of events is not known
-calls back once more, so that its regions can be cut to what the first one used. Launches are counted by one atomic
-add, whose old value also says whether a launch is one of those that are wanted: exact with any number of threads.
+Each kernel with events gets three more parameters: the control block's address, its region descriptor, and its launch
+word, which tells the stream (``wire.stream_word``). The host code that the DSL generates fills the first two from the
+*host cell* of this process (see ``warptrace.wire``), whose address it finds once through an environment variable that
+holds the process id too: a stale cache, an exported object or an inherited environment meets no cell and passes zeros,
+and then the kernel records nothing. It costs one load a launch; a callback into Python would cost a microsecond. The
+first launch on a device meets an empty cell and calls back once, so that memory is taken on the device that really
+launches; the second launch of a kernel whose number of events is not known calls back once more, so that its regions
+can be cut to what the first one used. Launches are counted by one atomic add, whose old value also says whether a
+launch is one of those that are wanted: exact with any number of threads.
+
+The launch word is the handle of the launch's stream, so nothing on the host need be kept or read for it. A launch that
+is captured has no stream of its own: the driver is asked (``cuStreamIsCapturing``, which waits for nothing; its address
+is in the cell), and only then a callback into Python numbers the capture and the launch in it.
 """
 
 from __future__ import annotations
@@ -21,8 +26,10 @@ from .ir_tools import attribute_items, int_type, plain_value, symbol, walk
 
 _FIELD = {name: place[1] for name, place in (wire.CELL_KERNEL_DTYPE.fields or {}).items()}
 """Offsets in a kernel's entry of the cell."""
+_STREAM_TYPE = "!cuda.stream"
 
-# The callback is reached through libc's bsearch: an indirect llvm.call in the host module crashes the DSL's passes.
+# Functions at addresses of the cell are reached through libc's bsearch, as the comparison of its key with the only
+# element, which it returns where they return 0: an indirect llvm.call in the host module crashes the DSL's passes.
 _HOST = f"""
 llvm.mlir.global internal constant @warptrace_env("{wire.CELL_ENV}\\00")
 llvm.mlir.global internal @warptrace_cell_address(0 : i64) : i64
@@ -152,25 +159,81 @@ llvm.func internal @warptrace_region(%entry_offset: i64) -> i64 {{
 ^done(%out: i64):
   llvm.return %out : i64
 }}
+llvm.func internal @warptrace_launch(%control: i64, %stream: !llvm.ptr) -> i64 {{
+  %zero = llvm.mlir.constant(0 : i64) : i64
+  %one = llvm.mlir.constant(1 : i64) : i64
+  %eight = llvm.mlir.constant(8 : i64) : i64
+  %one32 = llvm.mlir.constant(1 : i32) : i32
+  %legacy = llvm.mlir.constant({wire.STREAM_LEGACY} : i64) : i64
+  %captured = llvm.mlir.constant({wire.LAUNCH_CAPTURED} : i64) : i64
+  %null = llvm.mlir.zero : !llvm.ptr
+  %off = llvm.icmp "eq" %control, %zero : i64
+  llvm.cond_br %off, ^done(%zero : i64), ^on
+^on:
+  %cell = llvm.call @warptrace_cell() : () -> i64
+  %none = llvm.icmp "eq" %cell, %zero : i64
+  llvm.cond_br %none, ^done(%zero : i64), ^kind
+^kind:
+  %handle = llvm.ptrtoint %stream : !llvm.ptr to i64
+  %never = llvm.icmp "ule" %handle, %legacy : i64
+  llvm.cond_br %never, ^plain, ^look
+^look:
+  %cellp = llvm.inttoptr %cell : i64 to !llvm.ptr
+  %capturingp = llvm.getelementptr %cellp[{wire.CELL_CAPTURING_OFFSET}] : (!llvm.ptr) -> !llvm.ptr, i8
+  %capturing = llvm.load volatile %capturingp : !llvm.ptr -> i64
+  %deaf = llvm.icmp "eq" %capturing, %zero : i64
+  llvm.cond_br %deaf, ^done(%zero : i64), ^ask
+^ask:
+  %function = llvm.inttoptr %capturing : i64 to !llvm.ptr
+  %status = llvm.alloca %one32 x i64 : (i32) -> !llvm.ptr
+  llvm.store volatile %zero, %status : i64, !llvm.ptr
+  %answer = llvm.call @bsearch(%stream, %status, %one, %eight, %function)
+    : (!llvm.ptr, !llvm.ptr, i64, i64, !llvm.ptr) -> !llvm.ptr
+  %failed = llvm.icmp "eq" %answer, %null : !llvm.ptr
+  llvm.cond_br %failed, ^done(%zero : i64), ^told
+^told:
+  %state = llvm.load volatile %status : !llvm.ptr -> i64
+  %free = llvm.icmp "eq" %state, %zero : i64
+  llvm.cond_br %free, ^plain, ^number
+^number:
+  %callbackp = llvm.getelementptr %cellp[{wire.CELL_CAPTURED_OFFSET}] : (!llvm.ptr) -> !llvm.ptr, i8
+  %callback = llvm.load volatile %callbackp : !llvm.ptr -> i64
+  %alone = llvm.icmp "eq" %callback, %zero : i64
+  llvm.cond_br %alone, ^done(%captured : i64), ^call
+^call:
+  %numberer = llvm.inttoptr %callback : i64 to !llvm.ptr
+  llvm.store volatile %captured, %status : i64, !llvm.ptr
+  %ignored = llvm.call @bsearch(%stream, %status, %one, %eight, %numberer)
+    : (!llvm.ptr, !llvm.ptr, i64, i64, !llvm.ptr) -> !llvm.ptr
+  %word = llvm.load volatile %status : !llvm.ptr -> i64
+  llvm.br ^done(%word : i64)
+^plain:
+  %next = llvm.add %handle, %one : i64
+  %fits = llvm.icmp "ult" %next, %captured : i64
+  %named = llvm.select %fits, %next, %zero : i1, i64
+  llvm.br ^done(%named : i64)
+^done(%out: i64):
+  llvm.return %out : i64
+}}
 """
 
 
-def add_parameters(kernel: Any) -> tuple[Any, Any]:
-    """Appends (control, region) to a kernel's parameters; returns their values in the body."""
+def add_parameters(kernel: Any) -> tuple[Any, Any, Any]:
+    """Appends (control, region, launch word) to a kernel's parameters; returns their values in the body."""
     i64 = int_type("i64")
     entry = kernel.regions[0].blocks[0]
-    values = tuple(entry.add_argument(i64, ir.Location.unknown()) for _ in range(2))
+    values = tuple(entry.add_argument(i64, ir.Location.unknown()) for _ in range(3))
     old = ir.FunctionType(ir.TypeAttr(kernel.attributes["function_type"]).value)
-    new = ir.FunctionType.get([*old.inputs, i64, i64], list(old.results))
+    new = ir.FunctionType.get([*old.inputs, i64, i64, i64], list(old.results))
     kernel.attributes["function_type"] = ir.TypeAttr.get(new)
     if "arg_attrs" in kernel.attributes:
         attrs = list(ir.ArrayAttr(kernel.attributes["arg_attrs"]))
-        kernel.attributes["arg_attrs"] = ir.ArrayAttr.get([*attrs, ir.DictAttr.get({}), ir.DictAttr.get({})])
-    return values[0], values[1]
+        kernel.attributes["arg_attrs"] = ir.ArrayAttr.get([*attrs, *(ir.DictAttr.get({}) for _ in values)])
+    return values[0], values[1], values[2]
 
 
 def rewrite_launches(module: Any, kernel_ids: dict[str, int]) -> None:
-    """Gives every launch of the named kernels the two values, and the module the host functions that yield them."""
+    """Gives every launch of the named kernels the three values, and the module the host functions that yield them."""
     launches: list[tuple[Any, int]] = []
 
     def visit(op: Any) -> None:
@@ -193,11 +256,13 @@ def _rewrite(op: Any, kernel_id: int) -> None:
     offset = wire.CELL_KERNELS_OFFSET + kernel_id % wire.CELL_KERNEL_COUNT * wire.CELL_KERNEL_BYTES
     given = [plain_value(o) for o in op.operands]
     with ir.InsertionPoint(op), op.location:
-        values = [_call(name, offset) for name in ("warptrace_control", "warptrace_region")]
+        control, region = (_call(name, _constant(offset)) for name in ("warptrace_control", "warptrace_region"))
+        stream = _stream(op)
+        launch = _constant(0) if stream is None else _call("warptrace_launch", control, stream)
         new = ir.Operation.create(
             op.name,
             results=[r.type for r in op.results],
-            operands=[*given, *values],
+            operands=[*given, control, region, launch],
             attributes=attribute_items(op),
         )
     for old, fresh in zip(op.results, new.results, strict=True):
@@ -205,18 +270,36 @@ def _rewrite(op: Any, kernel_id: int) -> None:
     op.erase()
 
 
-def _call(name: str, offset: int) -> Any:
-    i64 = int_type("i64")
-    constant = ir.Operation.create(
-        "llvm.mlir.constant", results=[i64], attributes={"value": ir.IntegerAttr.get(i64, offset)}
+def _stream(launch: Any) -> Any | None:
+    """A launch's stream as a pointer, None where the operation tells none."""
+    operands = [plain_value(o) for o in launch.operands]
+    for value in list(operands):  # of a launch with a configuration, that has it
+        maker = getattr(value.owner, "operation", None)
+        if maker is not None and maker.name.startswith("cuda.launch_cfg"):
+            operands += [plain_value(o) for o in maker.operands]
+    streams = [value for value in operands if str(value.type) == _STREAM_TYPE]
+    if len(streams) != 1:
+        return None
+    return ir.Operation.create(
+        "builtin.unrealized_conversion_cast", results=[ir.Type.parse("!llvm.ptr")], operands=streams
     ).results[0]
+
+
+def _constant(value: int) -> Any:
+    i64 = int_type("i64")
+    return ir.Operation.create(
+        "llvm.mlir.constant", results=[i64], attributes={"value": ir.IntegerAttr.get(i64, value)}
+    ).results[0]
+
+
+def _call(name: str, *arguments: Any) -> Any:
     return ir.Operation.create(
         "llvm.call",
-        results=[i64],
-        operands=[constant],
+        results=[int_type("i64")],
+        operands=list(arguments),
         attributes={
             "callee": ir.FlatSymbolRefAttr.get(name),
-            "operandSegmentSizes": ir.DenseI32ArrayAttr.get([1, 0]),
+            "operandSegmentSizes": ir.DenseI32ArrayAttr.get([len(arguments), 0]),
             "op_bundle_sizes": ir.DenseI32ArrayAttr.get([]),
         },
     ).results[0]

@@ -401,7 +401,7 @@ class _Lowering:
         return next((op for op in operations if len(op.operation.regions)), operations[-1])
 
     def _begin(self) -> None:
-        self._control, self._region = hidden.add_parameters(self._kernel)
+        self._control, self._region, self._launch = hidden.add_parameters(self._kernel)
         with ir.InsertionPoint.at_block_begin(self._entry), ir.Location.unknown():
             one = constant(1, "i32")
             i32 = int_type("i32")
@@ -422,7 +422,8 @@ class _Lowering:
         point = ir.InsertionPoint(before) if before is not None else _after(self._after_begin)
         with point, ir.Location.unknown():
             self._kernel_id = constant(self._facts.kernel_id, "i64")
-            operands = {"control": self._chosen, "region": self._region, "kernel": self._kernel_id, **self._claim}
+            operands = {"control": self._chosen, "region": self._region, "launch": self._launch, **self._claim}
+            operands["kernel"] = self._kernel_id
             self._opened(emit(ptx.open_region(self._facts), operands))
             if self._facts.lanes and any(g.together for g in self._groups):
                 self._lane_zero = emit(ptx.lane_zero(), {}, side_effects=False)["lead"]

@@ -121,9 +121,11 @@ def _machine(folder: Path, machines: dict[Path, str]) -> str | None:
 
 @dataclass(frozen=True)
 class _Device:
+    """``clock`` makes or finds its clock, which a process with one device and without peers never needs."""
+
     ordinal: int
     uuid: str
-    clock: PeerClock
+    clock: Callable[[], PeerClock]
 
 
 class PeerLog:
@@ -147,17 +149,16 @@ class PeerLog:
         self._ended = False
         self._thread: threading.Thread | None = None
 
-    def add(self, ordinal: int, uuid: str, make: Callable[[], PeerClock] | None) -> None:
-        """A device of this process records from now on. ``make``: its clock, None where it has none."""
-        if make is None or not uuid or self._ended:
+    def add(self, ordinal: int, uuid: str, clock: Callable[[], PeerClock] | None) -> None:
+        """A device of this process records from now on. ``clock`` makes or finds its clock; None: it has none."""
+        if clock is None or not uuid or self._ended:
             return
+        self._devices.append(_Device(ordinal, uuid, clock))
         try:
-            self._devices.append(_Device(ordinal, uuid, make()))
             if self._place is None:
                 self._place = MeetingPlace(self._directory)
-        except (WarptraceError, OSError) as e:
-            log("info", f"device {ordinal}: its timer is compared with the host's only: {e}")
-            return
+        except OSError as e:
+            log("info", f"this process is compared with others through the host only: {e}")
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="warptrace-peers", daemon=True)
             self._thread.start()
@@ -204,7 +205,7 @@ class PeerLog:
         key = (asker.ordinal, answerer.ordinal)
         if key not in self._pairs:
             try:
-                self._pairs[key] = device_pair((asker.ordinal, asker.clock), (answerer.ordinal, answerer.clock))
+                self._pairs[key] = device_pair((asker.ordinal, asker.clock()), (answerer.ordinal, answerer.clock()))
             except WarptraceError as e:
                 self._pairs[key] = None
                 log("info", f"devices {key[0]} and {key[1]} are compared through the host only: {e}")
@@ -245,14 +246,14 @@ class PeerLog:
         if own is None or self._place is None:
             return
         tag = tick * TAG_ROUNDS & 0xFFFFFFFF or TAG_ROUNDS
-        with self._lock, own.clock.busy:
+        clock = own.clock()
+        with self._lock, clock.busy:
             if mine == 0:
-                self._answer(own, group[1:], tag)
+                self._answer(clock, group[1:], tag)
             else:
-                self._ask(own, group[0], mine - 1, tag, tick)
+                self._ask(own, clock, group[0], mine - 1, tag, tick)
 
-    def _answer(self, own: _Device, askers: Sequence[Member], tag: int) -> None:
-        clock = own.clock
+    def _answer(self, clock: PeerClock, askers: Sequence[Member], tag: int) -> None:
         if not clock.idle():
             return
         least = clock.least()
@@ -263,8 +264,7 @@ class PeerLog:
             if self._met(asker, place, tag, MEETING_S):
                 clock.answer(there, clock.mailbox(place), tag, note=least)
 
-    def _ask(self, own: _Device, hub: Member, place: int, tag: int, tick: int) -> None:
-        clock = own.clock
+    def _ask(self, own: _Device, clock: PeerClock, hub: Member, place: int, tag: int, tick: int) -> None:
         seldom = 1 << self._counts.get((own.ordinal, hub.offer.uuid), 0) // SPARSE_AFTER
         there = self._mailbox(clock, hub.offer, place)
         if tick % seldom or there is None or not clock.idle():

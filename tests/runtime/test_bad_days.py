@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 import textwrap
@@ -131,10 +132,51 @@ def test_sigint_saves_everything(tmp_path: Path) -> None:
 SIGTERM = "os.kill(os.getpid(), signal.SIGTERM)"
 
 
-@pytest.mark.parametrize("wait", ["time.sleep(60)", "threading.Thread(target=time.sleep, args=(60,)).start()"])
-def test_sigterm_saves_and_then_ends_as_it_would(tmp_path: Path, wait: str) -> None:
-    done = profile(tmp_path, f"steps.launch()\n{SIGTERM}\n{wait}\n")
-    assert done.returncode == 128 + 15, done.stderr
+@pytest.mark.parametrize(
+    ("name", "wait"),
+    [
+        ("SIGTERM", "time.sleep(60)"),
+        ("SIGTERM", "threading.Thread(target=time.sleep, args=(60,)).start()"),
+        ("SIGHUP", "time.sleep(60)"),
+        ("SIGHUP", "import ctypes\nwhile True: ctypes.CDLL(None).sleep(60)"),
+    ],
+)
+def test_a_request_to_end_saves_and_then_ends_as_it_would(tmp_path: Path, name: str, wait: str) -> None:
+    done = profile(tmp_path, f"steps.launch()\nos.kill(os.getpid(), signal.{name})\n{wait}\n")
+    assert done.returncode == 128 + getattr(signal, name), done.stderr
+    assert_whole(tmp_path, 1)
+
+
+def test_the_signals_do_not_disturb_each_other(tmp_path: Path) -> None:
+    """The program handles one, which leaves the other to us; a handler for that too takes it from us."""
+    body = """
+    said = []
+    steps.launch()
+    signal.signal(signal.SIGTERM, lambda number, frame: said.append(number))
+    os.kill(os.getpid(), signal.SIGTERM)
+    steps.launch()
+    signal.signal(signal.SIGHUP, lambda number, frame: said.append(number))
+    os.kill(os.getpid(), signal.SIGHUP)
+    print(said)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    steps.launch()
+    """
+    done = profile(tmp_path, body)
+    assert (done.returncode, done.stdout) == (0, "[15, 1]\n"), done.stderr
+    assert_whole(tmp_path, 3)
+
+
+def test_a_sighup_of_a_program_that_handles_only_sigterm(tmp_path: Path) -> None:
+    body = """
+    signal.signal(signal.SIGTERM, lambda number, frame: None)
+    steps.launch()
+    os.kill(os.getpid(), signal.SIGTERM)
+    os.kill(os.getpid(), signal.SIGHUP)
+    time.sleep(60)
+    """
+    done = profile(tmp_path, body)
+    assert done.returncode == 128 + 1, done.stderr
     assert_whole(tmp_path, 1)
 
 
@@ -221,8 +263,12 @@ def test_without_outputs_an_unclosed_capture_is_named(tmp_path: Path) -> None:
     assert problems(trace) == [("unclosed_capture", 1), ("lost_launches", 1)]
 
 
-@pytest.mark.parametrize("number", [9, 11])
-def test_a_death_that_nobody_sees_coming_is_counted(tmp_path: Path, number: int) -> None:
+@pytest.mark.parametrize(
+    ("number", "how"),
+    [(9, "os.kill(os.getpid(), 9)"), (11, "os.kill(os.getpid(), 11)"), (6, "import ctypes; ctypes.CDLL(None).abort()")],
+    ids=["SIGKILL", "SIGSEGV", "abort"],
+)
+def test_a_death_that_nobody_sees_coming_is_counted(tmp_path: Path, number: int, how: str) -> None:
     """What was saved before stays; of the rest the number of launches is said, exactly."""
     body = f"""
     for _ in range(5): steps.launch()
@@ -230,7 +276,7 @@ def test_a_death_that_nobody_sees_coming_is_counted(tmp_path: Path, number: int)
     other = fake_gpu.Kernel("other")
     for _ in range(4): steps.launch()
     for _ in range(2): other.launch()
-    os.kill(os.getpid(), {number})
+    {how}
     """
     done = profile(tmp_path, body, "--postprocess", "json")
     assert done.returncode == 128 + number, done.stderr

@@ -202,6 +202,7 @@ ENDS = {
     "raises": ("raise ZeroDivisionError", 1),
     "os._exit": ("os._exit(4)", 4),
     "SIGTERM": ("os.kill(os.getpid(), signal.SIGTERM); threading.Event().wait(30)", -15),
+    "SIGHUP": ("os.kill(os.getpid(), signal.SIGHUP); threading.Event().wait(30)", -1),
 }
 
 

@@ -1,4 +1,4 @@
-"""Ends of a process that Python's atexit does not see: ``os._exit``, and a SIGTERM that nobody handles.
+"""Ends of a process that Python's atexit does not see: ``os._exit``, and a SIGTERM or SIGHUP that nobody handles.
 
 What was recorded is saved first, within a time limit; then the process ends as it would have without us. Nothing can
 be done at a SIGKILL or a crash: there the capture has what was drained before, and the host cell tells what is missing.
@@ -13,7 +13,7 @@ import os
 import select
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NoReturn
 
 SAVE_S = 10.0
@@ -21,17 +21,20 @@ SAVE_S = 10.0
 LOOK_S = 1.0
 """The watcher looks so often whether its pipe is still there: a program may close descriptors that it does not know."""
 
+SIGNALS = (signal.SIGTERM, signal.SIGHUP)
+"""Requests to end, which kill by default."""
+
 _exit = os._exit
 _watcher: _Watcher | None = None
 saving = threading.RLock()
 """Held by whoever saves: who comes second (a SIGTERM while the process exits) waits for the first."""
 _forking = threading.RLock()
-"""Held while a thread forks: between giving SIGTERM back and taking it again."""
+"""Held while a thread forks: between giving the signals back and taking them again."""
 
 
 def guard(save: Callable[[], None]) -> None:
     """From now on ``save`` is called before the process ends by ``os._exit`` or, where nothing in the process handles
-    SIGTERM, by that. The program's handlers, also later ones, stay in charge."""
+    SIGTERM or SIGHUP, by these. The program's handlers, also later ones, stay in charge."""
     global _watcher
 
     @functools.wraps(_exit)
@@ -54,7 +57,7 @@ def unguard() -> None:
 
 
 def before_fork() -> None:
-    """A SIGTERM meant for the child must not reach the parent's watcher through the pipe that both have."""
+    """A signal meant for the child must not reach the parent's watcher through the pipe that both have."""
     _forking.acquire()
     if _watcher is not None:
         _watcher.disarm()
@@ -87,59 +90,77 @@ os.register_at_fork(after_in_child=_free_lock)
 
 
 class _Watcher:
-    """A thread that saves at SIGTERM, also while the main thread waits in C code and could run no Python handler.
+    """A thread that saves at a signal, also while the main thread waits in C code and could run no Python handler.
 
     The handler must act at any moment, and neither hold locks nor run Python: faulthandler's is such a one. It writes
-    the stack to a pipe, and the watcher reads.
+    the stack to a pipe, one for each signal, and the watcher reads.
     """
 
     def __init__(self, save: Callable[[], None]) -> None:
         self.pid = os.getpid()
         self._save = save
-        self._handler: int | None = None
-        self._pipe: tuple[int, int] | None = None
+        self._handlers: dict[signal.Signals, int] = {}
+        self._pipes: dict[signal.Signals, tuple[int, int]] = {}
 
     def arm(self) -> None:
-        """Takes SIGTERM where nobody has it."""
-        if _handler_address() != int(signal.SIG_DFL):
+        """Takes the signals that nobody has."""
+        for number in SIGNALS:
+            if _handler_address(number) == int(signal.SIG_DFL):
+                try:
+                    self._open()
+                    faulthandler.register(number, file=self._pipes[number][1], all_threads=False, chain=False)
+                except (OSError, RuntimeError):  # no descriptor, or no thread left: then as without us
+                    continue
+                self._handlers[number] = _handler_address(number)
+
+    def _open(self) -> None:
+        """Once: the pipes, and the thread that reads them."""
+        if self._pipes:
             return
+        pipes: dict[signal.Signals, tuple[int, int]] = {}
         try:
-            if self._pipe is None:
-                self._pipe = os.pipe()
-                os.set_blocking(self._pipe[1], False)
-                threading.Thread(target=self._watch, name="warptrace-sigterm", daemon=True).start()
-            faulthandler.register(signal.SIGTERM, file=self._pipe[1], all_threads=False, chain=False)
-        except (OSError, RuntimeError):  # no descriptor, or no thread left: then as without us
-            return
-        self._handler = _handler_address()
+            for number in SIGNALS:
+                pipes[number] = os.pipe()
+                os.set_blocking(pipes[number][1], False)
+            threading.Thread(target=self._watch, args=(pipes,), name="warptrace-signals", daemon=True).start()
+        except (OSError, RuntimeError):
+            _close(pipes.values())
+            raise
+        self._pipes = pipes
 
     def disarm(self) -> None:
-        """Gives SIGTERM back, unless somebody else has taken it meanwhile."""
-        if self._handler is not None and _handler_address() == self._handler:
-            faulthandler.unregister(signal.SIGTERM)
-        self._handler = None
+        """Gives the signals back that nobody else has taken meanwhile."""
+        for number, handler in self._handlers.items():
+            if _handler_address(number) == handler:
+                faulthandler.unregister(number)
+        self._handlers = {}
 
     def close(self) -> None:
-        """Closes the pipe in a process without the thread."""
-        for end in self._pipe or ():
-            os.close(end)
+        """Closes the pipes in a process without the thread."""
+        _close(self._pipes.values())
 
-    def _watch(self) -> None:
-        assert self._pipe is not None
-        reader, writer = self._pipe
-        mine = os.fstat(reader).st_ino
+    def _watch(self, pipes: dict[signal.Signals, tuple[int, int]]) -> None:
+        known = {end: os.fstat(end).st_ino for pair in pipes.values() for end in pair}
         poll = select.poll()
-        poll.register(reader, select.POLLIN)
+        for reader, _ in pipes.values():
+            poll.register(reader, select.POLLIN)
         while True:
-            ready = poll.poll(LOOK_S * 1000)
-            if not all(_is_pipe(end, mine) for end in (reader, writer)):
+            ready = {descriptor for descriptor, _ in poll.poll(LOOK_S * 1000)}
+            if not all(_is_pipe(end, inode) for end, inode in known.items()):
                 self.disarm()
                 return
-            if ready and self._handler is not None:
+            came = [number for number, (reader, _) in pipes.items() if reader in ready and number in self._handlers]
+            if came:
                 break
         _within_limit(self._save)
         self.disarm()
-        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), came[0])
+
+
+def _close(pipes: Iterable[tuple[int, int]]) -> None:
+    for pair in pipes:
+        for end in pair:
+            os.close(end)
 
 
 def _is_pipe(descriptor: int, inode: int) -> bool:
@@ -149,10 +170,10 @@ def _is_pipe(descriptor: int, inode: int) -> bool:
         return False
 
 
-def _handler_address() -> int:
-    """Who handles SIGTERM in this process, C code included, which ``signal.getsignal`` does not know."""
+def _handler_address(number: signal.Signals) -> int:
+    """Who handles a signal in this process, C code included, which ``signal.getsignal`` does not know."""
     action = (ctypes.c_void_p * 64)()  # struct sigaction is smaller, and begins with the handler
-    ctypes.CDLL(None).sigaction(int(signal.SIGTERM), None, action)
+    ctypes.CDLL(None).sigaction(int(number), None, action)
     return action[0] or 0
 
 

@@ -295,7 +295,7 @@ def _arm(given: Mapping[str, Any]) -> str | None:
 
     if DSL_PACKAGE in sys.modules:
         dsl.arm()
-        dsl.instrument(_groups(given))
+        _instrument(given)
     else:
         autostart.after_dsl_import(_arm_late)
     dsl.build_untraced(given.get("untraced_build", False))
@@ -311,13 +311,16 @@ def _arm_late() -> None:
     session = _open
     try:
         dsl.arm()
-        dsl.instrument(() if session is None else _groups(session._given))
+        _instrument({} if session is None else session._given)
     except Exception as e:
         log("error", f"not recording: {e}")
 
 
-def _groups(given: Mapping[str, Any]) -> tuple[str, ...]:
-    return RuntimeOptions.from_keywords("", given).auto
+def _instrument(given: Mapping[str, Any]) -> None:
+    from .frontends.cute import dsl
+
+    options = RuntimeOptions.from_keywords("", given)
+    dsl.instrument(options.auto, nested=options.auto_nested, names=options.auto_names)
 
 
 def _disarm() -> None:

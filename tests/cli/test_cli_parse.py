@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -66,6 +67,8 @@ DEFAULTS = {
     "iket_calls": True,
     "auto": (),
     "peer_clocks": True,
+    "auto_nested": False,
+    "auto_names": (),
 }
 
 
@@ -157,6 +160,34 @@ def test_faults_name_the_word(words: list[str], part: str) -> None:
 def test_auto() -> None:
     assert request("profile", "--auto", "--", "cmd").auto == ("waits", "barriers")
     assert request("profile", "--auto=scheduler,copies,copies", "--", "cmd").auto == ("copies", "scheduler")
+    assert request("profile", "--auto", "--auto-nested", "--", "cmd").auto_nested
     for words in (["--auto=wait"], ["--auto="], ["--auto", "python"]):
         text = refused("profile", *words, "--", "cmd")
-        assert "is unknown: choose among waits, barriers, copies, mma, scheduler" in text
+        assert "is unknown: choose among waits, barriers, arrivals, copies, mma, scheduler" in text
+
+
+def test_auto_names(tmp_path: Path) -> None:
+    file = tmp_path / "names.toml"
+    file.write_text('# which is which\n[names]\n"k.consumer_*" = "wait for K"\n"main.py:7" = ""\n')
+    got = request("profile", "--auto", "--auto-names", str(file), "--", "cmd").auto_names
+    assert got == (("k.consumer_*", "wait for K"), ("main.py:7", ""))
+    for option in (["--auto-nested"], ["--auto-names", str(file)]):
+        assert "are for the ranges of --auto: give that too" in refused("profile", *option, "--", "cmd")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("names = [", "is not TOML: "),
+        ("[name]\na = 'b'", "must hold one table, [names], of patterns and names"),
+        ("names = 3", "[names] must be an object of patterns and names, not 3"),
+        ("[names]\na = 3", "[names] must give each pattern a name as text, not ('a', 3)"),
+        (f"[names]\na = '{'x' * 256}'", "[names]: the name for 'a' has more than 255 bytes"),
+    ],
+)
+def test_names_that_cannot_be_read(text: str, said: str, tmp_path: Path) -> None:
+    file = tmp_path / "names.toml"
+    file.write_text(text)
+    message = refused("profile", "--auto", "--auto-names", str(file), "--", "cmd")
+    assert str(file) in message and said in message
+    assert "cannot be read" in refused("profile", "--auto", "--auto-names", str(tmp_path / "none"), "--", "cmd")

@@ -156,6 +156,8 @@ def test_every_child_python_gets_the_environment(cli: Cli, tmp_path: Path, how: 
         "iket_calls": True,
         "auto": [],
         "peer_clocks": True,
+        "auto_nested": False,
+        "auto_names": [],
     }
     assert shown["PYTHONPATH"] == path
     armed = {p.name for p in tmp_path.glob("armed_*")}
@@ -214,6 +216,8 @@ def test_the_record_of_a_run(cli: Cli, workload: list[str], tmp_path: Path) -> N
             "iket_calls": True,
             "auto": [],
             "peer_clocks": True,
+        "auto_nested": False,
+        "auto_names": [],
         },
         "versions": {
             "warptrace": warptrace.__version__,

@@ -41,17 +41,17 @@ def compiled(frontend="default"):
 
 @pytest.mark.parametrize("frontend", FRONTENDS)
 def test_a_call_made_of_others_is_one_range(frontend):
-    dsl.instrument(AUTO_DEFAULT)
+    dsl.instrument((*AUTO_DEFAULT, "arrivals"))
     sites = compiled(frontend).record.sites
     pushes = [(s.name, s.payload) for s in sites if s.kind == EventKind.PUSH]
     none, i32 = PayloadType.NONE, PayloadType.I32
     assert pushes == [
-        ("PipelineTmaStore.producer_acquire", none),
+        ("stores.producer_acquire", none),
         ("arch.sync_threads", none),
-        ("PipelineTmaStore.producer_commit", none),
+        ("stores.producer_commit", none),
         ("arch.barrier", none),  # of the call that failed: it ends where that did
         ("arch.barrier", i32),
-        ("PipelineTmaStore.producer_tail", none),
+        ("stores.producer_tail", none),
     ]
     lines, first = inspect.getsourcelines(inspect.unwrap(auto_kernels.plain))
     for site in sites:
@@ -63,8 +63,9 @@ def test_a_call_made_of_others_is_one_range(frontend):
 @pytest.mark.parametrize(
     ("groups", "names"),
     [
-        (("waits",), {"PipelineTmaStore.producer_acquire", "PipelineTmaStore.producer_tail"}),
-        (("barriers",), {"PipelineTmaStore.producer_commit", "arch.sync_threads", "arch.barrier"}),
+        (("waits",), {"stores.producer_acquire", "stores.producer_tail"}),
+        (("barriers",), {"arch.sync_threads", "arch.barrier"}),
+        (("arrivals",), {"stores.producer_commit"}),
         # inside a commit that has no range of its own
         (("copies",), {"arch.cp_async_bulk_commit_group"}),
     ],
@@ -72,6 +73,56 @@ def test_a_call_made_of_others_is_one_range(frontend):
 def test_groups(groups, names):
     dsl.instrument(groups)
     assert {s.name for s in compiled().record.sites if s.kind == EventKind.PUSH} == names
+
+
+@pytest.mark.parametrize("frontend", FRONTENDS)
+def test_a_pipeline_that_a_library_derived(frontend):
+    """The range is at the line that uses it, and called what that calls it."""
+    dsl.instrument(AUTO_GROUPS)
+    using = cute.compile if frontend == "default" else cute.compile[cute.FrontendNext]
+    built = build(auto_kernels.derived_host, tensor(), cutlass.Int32(3), using=using)
+    found = [(s.name, s.line) for s in built.record.sites if s.kind == EventKind.PUSH and "." in s.name]
+    lines, first = inspect.getsourcelines(inspect.unwrap(auto_kernels.derived))
+    wanted = ["tiles.producer_acquire", "tiles.producer_commit"]
+    assert list(dict.fromkeys(name for name, _ in found if name.startswith("tiles."))) == wanted
+    for name, line in found:
+        if name.startswith("tiles."):
+            assert name.split("_")[0] in lines[line - first], name
+    assert {s.file for s in built.record.sites} == {auto_kernels.__file__}
+
+
+def test_nested():
+    dsl.instrument(("waits", "copies"), nested=True)
+    names = [s.name for s in compiled().record.sites if s.kind == EventKind.PUSH]
+    assert names == [
+        "stores.producer_acquire", "TmaStoreFence.wait", "arch.cp_async_bulk_wait_group",
+        "arch.cp_async_bulk_commit_group",  # of the commit, which is in neither group
+        "stores.producer_tail", "TmaStoreFence.tail", "arch.cp_async_bulk_wait_group",
+    ]  # fmt: skip
+
+
+def test_names_of_the_users():
+    lines, first = inspect.getsourcelines(inspect.unwrap(auto_kernels.plain))
+    sync = next(i for i, text in enumerate(lines) if "sync_threads" in text) + first
+    names = (
+        ("stores.producer_t*", "drain"),
+        ("PipelineTmaStore.*", "slot"),
+        (f"auto_kernels.py:{sync}", "everyone"),
+        ("arch.*", ""),
+    )
+    dsl.instrument(AUTO_DEFAULT, names=names)
+    built = compiled()
+    assert [s.name for s in built.record.sites if s.kind == EventKind.PUSH] == ["slot", "everyone", "drain"]
+
+
+def test_waits_for_tensor_memory():
+    dsl.instrument(("waits",))
+    built = build(auto_kernels.tensor_memory_host, tensor(), arch="sm_100a")
+    assert [s.name for s in built.record.sites if s.kind == EventKind.PUSH] == [
+        "arch.fence_view_async_tmem_load", "arch.fence_view_async_tmem_store"
+    ]  # fmt: skip
+    text = built.ptx
+    assert text.count("tcgen05.wait::ld") == text.count("tcgen05.wait::st") == 1
 
 
 @pytest.mark.parametrize("options", ["", "--generate-line-info"])
@@ -134,7 +185,7 @@ def test_a_session_and_the_next():
         with warptrace.capture(buffer_size="16M", **options):
             cute.compile(auto_kernels.plain_host, tensor(), cutlass.Int32(3), options="--gpu-arch sm_90a")
         found.append(len({s.name for r in registry.records() for s in r.sites if s.name}))
-    assert found == [5, 2, 0]
+    assert found == [4, 2, 0]
 
 
 def test_a_session_that_began_before_the_dsl_was_imported():
@@ -161,5 +212,5 @@ def test_a_session_that_began_before_the_dsl_was_imported():
 
 @pytest.mark.parametrize("auto", ["wait", ["waits", "moves"], ""])
 def test_unknown_groups(auto):
-    with pytest.raises(UsageError, match="is unknown: choose among waits, barriers, copies, mma, scheduler"):
+    with pytest.raises(UsageError, match="is unknown: choose among waits, barriers, arrivals, copies, mma, scheduler"):
         warptrace.capture(auto=auto)

@@ -38,17 +38,17 @@ def automatic_ranges(module: Any, m: int, n: int, k: int, tile_n: int, cluster: 
     of = module.expected_events(m, n, k, 128, tile_n, 64, ctas, cluster)
     return {
         "waits": {
-            "PipelineTmaAsync.producer_acquire": of["ab_empty_wait"],
-            "PipelineTmaAsync.producer_tail": of["load_tail"],
-            "PipelineTmaAsync.consumer_wait": of["ab_wait"],
+            "ring.producer_acquire": of["ab_empty_wait"],
+            "ring.producer_tail": of["load_tail"],
+            "ring.consumer_wait": of["ab_wait"],
             "warpgroup.wait_group": of["ab_wait"] + of["mma_drain"],
             "arch.cp_async_bulk_wait_group": of["epi_tma_store"] + of["epi_drain"],
         },
         "barriers": {
-            "PipelineTmaAsync.consumer_release": of["ab_wait"],
-            "NamedBarrier.arrive_and_wait": 2 * of["epi_smem_store"],
+            "barrier.arrive_and_wait": 2 * of["epi_smem_store"],
             "pipeline.agent_sync": of["pipeline_init"],
         },
+        "arrivals": {"ring.consumer_release": of["ab_wait"]},
         "copies": {
             "cute.copy": 2 * of["tma_issue"] + of["epi_smem_store"] + of["epi_tma_store"],
             "arch.cp_async_bulk_commit_group": of["epi_tma_store"],

@@ -68,12 +68,12 @@ def test_hopper_gemm(gemm, tmp_path, groups, shape, ctas):
 
 
 def test_payloads_are_stages_and_sites_are_lines_of_the_user(gemm, tmp_path):
-    trace = recorded(gemm, tmp_path, AUTO_DEFAULT, (256, 256, 384, 256, 1), 1)
+    trace = recorded(gemm, tmp_path, ("waits", "barriers", "arrivals"), (256, 256, 384, 256, 1), 1)
     stages = gemm.GemmConfig(128, 256).stages
     assert stages == 4
     names = np.array([trace.strings[i] for i in trace.ranges.name])
     for name in ("producer_acquire", "consumer_wait", "consumer_release"):
-        mine = names == f"PipelineTmaAsync.{name}"
+        mine = names == f"ring.{name}"
         for warp in np.unique(trace.ranges.warp[mine]):
             found = trace.ranges.start_bits[mine & (trace.ranges.warp == warp)]
             assert found.tolist() == [i % stages for i in range(12)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NoReturn, Protocol, TypeVar
 
@@ -118,6 +119,31 @@ def groups(text: str) -> tuple[str, ...]:
     from ..runtime.options import parse_groups
 
     return _typed(parse_groups, text)
+
+
+def auto_names(text: str) -> tuple[tuple[str, str], ...]:
+    """argparse type: a TOML file with names for automatic ranges."""
+    return _typed(_read_names, text)
+
+
+def _read_names(path: str) -> tuple[tuple[str, str], ...]:
+    from ..runtime.options import parse_names
+
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+
+    try:
+        with open(path, "rb") as f:
+            tables = tomllib.load(f)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} is not TOML: {error}") from None
+    if list(tables) != ["names"]:
+        raise UsageError(f"{path} must hold one table, [names], of patterns and names")
+    return parse_names(tables["names"], f"{path}: [names]")
 
 
 def positive_int(text: str) -> int:

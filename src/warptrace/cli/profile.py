@@ -23,7 +23,7 @@ from ..explain import armed_processes, unmatched, why_nothing_recorded
 from ..rundir import RAW_DIR, RUN_FILE, RunDirectory, default_name, write_run
 from ..runtime.options import AUTO_DEFAULT, AUTO_GROUPS, KEEP_EVENTS, LOG_LEVELS, RuntimeOptions, format_size
 from ..selection import Selection, load_cluster_config
-from ._args import Gather, Parser, cluster, groups, positive_int, seconds, size, warps, whole_number
+from ._args import Gather, Parser, auto_names, cluster, groups, positive_int, seconds, size, warps, whole_number
 from ._captures import captures_in, unclosed, wait_for_processes
 from ._child import Ended, child_environment, run_command
 from ._messages import note, print_summaries, shown, warn
@@ -157,6 +157,15 @@ def _add_selection(parser: Parser) -> None:
         f" (without GROUPS: {','.join(AUTO_DEFAULT)})",
     )
     group.add_argument(
+        "--auto-names",
+        metavar="FILE",
+        type=auto_names,
+        help="names for the ranges of --auto: a TOML file whose table [names] has patterns and names",
+    )
+    group.add_argument(
+        "--auto-nested", action="store_true", help="with --auto, also ranges of what a building block is made of"
+    )
+    group.add_argument(
         "--iket-calls",
         action=argparse.BooleanOptionalAction,
         help="calls of the DSL's own event module, cute.experimental.iket, are recorded too (default: they are)",
@@ -197,6 +206,8 @@ class Request:
     iket_calls: bool
     peer_clocks: bool
     auto: tuple[str, ...]
+    auto_nested: bool
+    auto_names: tuple[tuple[str, str], ...]
 
     @classmethod
     def from_options(cls, options: argparse.Namespace) -> Request:
@@ -225,7 +236,11 @@ class Request:
             iket_calls=given.get("iket_calls", True),
             peer_clocks=given.get("peer_clocks", True),
             auto=given.get("auto", ()),
+            auto_nested=given.get("auto_nested", False),
+            auto_names=given.get("auto_names", ()),
         )
+        if not request.auto and (request.auto_nested or request.auto_names):
+            raise UsageError("--auto-names and --auto-nested are for the ranges of --auto: give that too")
         if request.measure_overhead and request.selection.lifetimes:
             raise UsageError("--measure-overhead compares with what --warp-trace records: drop one of the two")
         if request.postprocess == "none" and not request.keep:
@@ -246,6 +261,8 @@ class Request:
             iket_calls=self.iket_calls,
             peer_clocks=self.peer_clocks,
             auto=self.auto,
+            auto_nested=self.auto_nested,
+            auto_names=self.auto_names,
         )
 
 

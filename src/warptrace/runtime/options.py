@@ -31,9 +31,12 @@ DEFAULT_DIRECTORY = "warptrace-output/raw"
 """Under the current folder, so that `warptrace postprocess warptrace-output` finds the captures."""
 KEEP_EVENTS = ("first", "last")
 """Which events of a warp stay where it has more than room."""
-AUTO_GROUPS = ("waits", "barriers", "copies", "mma", "scheduler")
+AUTO_GROUPS = ("waits", "barriers", "arrivals", "copies", "mma", "scheduler")
 """Groups of the DSL's own building blocks that can emit ranges."""
 AUTO_DEFAULT = ("waits", "barriers")
+"""Those in which a warp can be held up."""
+MAX_AUTO_NAME_BYTES = 255
+"""What the front end takes for a name (tests hold it to that)."""
 LOG_LEVELS = ("error", "warn", "info", "debug", "trace")
 
 MIN_BUFFER_BYTES = 16 << 20
@@ -79,6 +82,21 @@ def parse_groups(text: str) -> tuple[str, ...]:
     return tuple(group for group in AUTO_GROUPS if group in given)
 
 
+def parse_names(value: Any, shown: str) -> tuple[tuple[str, str], ...]:
+    """Patterns and names of automatic ranges: an object, or a list of pairs. Raises UsageError, beginning with
+    ``shown``, for anything else."""
+    pairs = list(value.items()) if isinstance(value, Mapping) else value
+    if not isinstance(pairs, (list, tuple)):
+        raise UsageError(f"{shown} must be an object of patterns and names, not {value!r}")
+    for pair in pairs:
+        if not (isinstance(pair, (list, tuple)) and len(pair) == 2 and all(isinstance(part, str) for part in pair)):
+            pair = tuple(pair) if isinstance(pair, list) else pair
+            raise UsageError(f"{shown} must give each pattern a name as text, not {pair!r}")
+        if len(pair[1].encode()) > MAX_AUTO_NAME_BYTES:
+            raise UsageError(f"{shown}: the name for {pair[0]!r} has more than {MAX_AUTO_NAME_BYTES} bytes")
+    return tuple((str(pattern), str(name)) for pattern, name in pairs)
+
+
 @dataclass(frozen=True)
 class RuntimeOptions:
     """Settings of the tracer in one process.
@@ -93,6 +111,8 @@ class RuntimeOptions:
     ``iket_calls``: calls of the DSL's own event module (``cute.experimental.iket``) are recorded too.
     ``auto``: of AUTO_GROUPS, those whose building blocks emit ranges, for kernels compiled from then on.
     ``peer_clocks``: the timers of devices that see each other are compared directly too.
+    ``auto_nested``: also building blocks that others are made of.
+    ``auto_names``: (pattern, name) in order, for the names of these ranges; an empty name leaves a range out.
 
     Raises UsageError, naming the field, for a value that cannot be used.
     """
@@ -108,6 +128,8 @@ class RuntimeOptions:
     iket_calls: bool = True
     auto: tuple[str, ...] = ()
     peer_clocks: bool = True
+    auto_nested: bool = False
+    auto_names: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "directory", os.path.abspath(self.directory))
@@ -214,7 +236,9 @@ def _checked(name: str, value: Any, shown: str) -> Any:
             return Selection.from_json(value)
         except UsageError as error:
             raise UsageError(f"{shown.removesuffix(name)}{error}") from None
-    if name in ("untraced_build", "window", "iket_calls", "peer_clocks"):
+    if name == "auto_names":
+        return parse_names(value, shown)
+    if name in ("untraced_build", "window", "iket_calls", "peer_clocks", "auto_nested"):
         if not isinstance(value, bool):
             raise UsageError(f"{shown} must be true or false, not {value!r}")
         return value

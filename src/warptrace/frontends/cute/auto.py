@@ -6,12 +6,19 @@ decided anew for each kernel that is traced.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
-from collections.abc import Callable, Iterator
+import linecache
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import PurePath
+from types import FrameType
 from typing import Any
 
 from ...runtime.log import log
@@ -40,6 +47,8 @@ TABLE = (
     Block("waits", PIPELINE, "*.producer_acquire", "state.index"),
     Block("waits", PIPELINE, "*.producer_tail", "state.index"),
     Block("waits", PIPELINE, "*.consumer_wait", "state.index"),
+    Block("waits", PIPELINE, "*.producer_try_acquire", "state.index"),
+    Block("waits", PIPELINE, "*.consumer_try_wait", "state.index"),
     Block("waits", PIPELINE, "PipelineOrder.wait"),
     Block("waits", PIPELINE, "MbarrierArray.wait", "index"),
     Block("waits", PIPELINE, "MbarrierArray.arrive_and_wait", "index"),
@@ -52,30 +61,32 @@ TABLE = (
     Block("waits", ARCH, "cp_async_wait_group", "n"),
     Block("waits", ARCH, "cp_async_bulk_wait_group", "group"),
     Block("waits", ARCH, "griddepcontrol_wait"),
+    Block("waits", ARCH, "fence_view_async_tmem_load"),
+    Block("waits", ARCH, "fence_view_async_tmem_store"),
     Block("waits", WARPGROUP, "wait_group", "group"),
-    Block("barriers", PIPELINE, "*.producer_commit", "state.index"),
-    Block("barriers", PIPELINE, "*.consumer_release", "state.index"),
-    Block("barriers", PIPELINE, "PipelineOrder.arrive"),
-    Block("barriers", PIPELINE, "NamedBarrier.arrive", "self.barrier_id"),
-    Block("barriers", PIPELINE, "NamedBarrier.arrive_unaligned", "self.barrier_id"),
     Block("barriers", PIPELINE, "NamedBarrier.wait", "self.barrier_id"),
     Block("barriers", PIPELINE, "NamedBarrier.wait_unaligned", "self.barrier_id"),
     Block("barriers", PIPELINE, "NamedBarrier.arrive_and_wait", "self.barrier_id"),
     Block("barriers", PIPELINE, "NamedBarrier.sync", "self.barrier_id"),
     Block("barriers", PIPELINE, "sync", "barrier_id"),
-    Block("barriers", PIPELINE, "arrive", "barrier_id"),
-    Block("barriers", PIPELINE, "arrive_unaligned", "barrier_id"),
     Block("barriers", PIPELINE, "wait_unaligned", "barrier_id"),
     Block("barriers", PIPELINE, "arrive_and_wait", "barrier_id"),
     Block("barriers", PIPELINE, "agent_sync"),
-    Block("barriers", PIPELINE, "pipeline_init_arrive"),
     Block("barriers", PIPELINE, "pipeline_init_wait"),
     Block("barriers", ARCH, "sync_threads"),
     Block("barriers", ARCH, "barrier", "barrier_id"),
-    Block("barriers", ARCH, "barrier_arrive", "barrier_id"),
-    Block("barriers", ARCH, "cluster_arrive"),
-    Block("barriers", ARCH, "cluster_arrive_relaxed"),
     Block("barriers", ARCH, "cluster_wait"),
+    Block("arrivals", PIPELINE, "*.producer_commit", "state.index"),
+    Block("arrivals", PIPELINE, "*.consumer_release", "state.index"),
+    Block("arrivals", PIPELINE, "PipelineOrder.arrive"),
+    Block("arrivals", PIPELINE, "NamedBarrier.arrive", "self.barrier_id"),
+    Block("arrivals", PIPELINE, "NamedBarrier.arrive_unaligned", "self.barrier_id"),
+    Block("arrivals", PIPELINE, "arrive", "barrier_id"),
+    Block("arrivals", PIPELINE, "arrive_unaligned", "barrier_id"),
+    Block("arrivals", PIPELINE, "pipeline_init_arrive"),
+    Block("arrivals", ARCH, "barrier_arrive", "barrier_id"),
+    Block("arrivals", ARCH, "cluster_arrive"),
+    Block("arrivals", ARCH, "cluster_arrive_relaxed"),
     Block("copies", "cutlass.cute", "copy"),
     Block("copies", "cutlass.cute", "autovec_copy"),
     Block("copies", ARCH, "cp_async_commit_group"),
@@ -89,22 +100,42 @@ TABLE = (
     Block("scheduler", UTILS, "*.advance_to_next_work"),
 )
 
+_CALL = re.compile(r"([A-Za-z_][\w.]*(?:\[[^\]]*\])?)\.(\w+)\(")
+_SHORT = {
+    "producer_acquire": ("acquire", "acquire_and_advance"),
+    "producer_try_acquire": ("try_acquire",),
+    "producer_commit": ("commit",),
+    "producer_tail": ("tail",),
+    "consumer_wait": ("wait", "wait_and_advance"),
+    "consumer_try_wait": ("try_wait",),
+    "consumer_release": ("release",),
+}
+"""What the DSL's participants of a pipeline (``make_participants``) call the pipeline's methods."""
+
+Names = tuple[tuple[str, str], ...]
+
 _groups: frozenset[str] = frozenset()
+_nested = False
+_names: Names = ()
 _wrapped = False
 _inside: ContextVar[bool] = ContextVar("warptrace_inside_block", default=False)
 
 
-def instrument(groups: tuple[str, ...]) -> None:
-    """The groups whose blocks emit ranges in kernels traced from now on. What this DSL lacks is passed over."""
-    global _groups, _wrapped
-    _groups = frozenset(groups)
+def instrument(groups: tuple[str, ...], *, nested: bool = False, names: Names = ()) -> None:
+    """The groups whose blocks emit ranges in kernels traced from now on. What this DSL lacks is passed over.
+
+    ``nested``: also blocks that others are made of. ``names``: (pattern, name) in order; the first pattern that fits a
+    range's own name, or its ``file:line``, names it; "" leaves it out.
+    """
+    global _groups, _nested, _names, _wrapped
+    _groups, _nested, _names = frozenset(groups), nested, names
     if groups and not _wrapped:
         _wrapped = True
         _wrap()
 
 
 def _wrap() -> None:
-    functions = []
+    functions: list[tuple[Any, Any]] = []
     for block in TABLE:
         try:
             module = importlib.import_module(block.module)
@@ -116,6 +147,9 @@ def _wrap() -> None:
             original = vars(module).get(name)
             if inspect.isfunction(original):
                 functions.append((original, wrapped(original, _around(block, original))))
+            elif isinstance(original, functools.partial) and inspect.isfunction(original.func):
+                inner = wrapped(original.func, _around(block, original.func))
+                functions.append((original, functools.partial(inner, *original.args, **original.keywords)))
         for found in _classes(module, owner):
             original = vars(found).get(name)
             if inspect.isfunction(original):
@@ -132,39 +166,75 @@ def _classes(module: Any, name: str) -> list[type]:
 
 def _around(block: Block, original: Callable[..., Any]) -> Around:
     signature = inspect.signature(original)
-    name = _namer(block)
 
     @contextmanager
-    def around(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Call]:
-        if block.group not in _groups or _inside.get() or not events.recording():
+    def around(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[Call]:
+        named = None
+        if block.group in _groups and (_nested or not _inside.get()) and events.recording():
+            named = _place(block, args)
+        if named is None:
             yield Call(args, kwargs)
             return
-        events.range_push(name(args), _payload(block, signature, args, kwargs))
+        name, at = named
+        with events.placed(at):
+            events.range_push(name, _payload(block, signature, args, kwargs))
         mark = _inside.set(True)  # what it is made of is not told
         try:
             yield Call(args, kwargs)
         except BaseException:
-            with suppress(Exception):  # the caller may know another way
+            with suppress(Exception), events.placed(at):  # the caller may know another way
                 events.range_pop()
             raise
         else:
-            events.range_pop()
+            with events.placed(at):
+                events.range_pop()
         finally:
             _inside.reset(mark)
 
     return around
 
 
-def _namer(block: Block) -> Callable[[tuple[Any, ...]], str]:
-    """A method's name comes with the class of its object, a function's with the last part of its module."""
-    owner, _, method = block.name.rpartition(".")
-    if owner:
-        return lambda args: f"{type(args[0]).__name__}.{method}"
-    known = block.module.rpartition(".")[2]
-    return lambda args: f"{known}.{method}"
+def _place(block: Block, args: tuple[Any, ...]) -> tuple[str, tuple[str, int]] | None:
+    """Name and place of a call's range; None where the user wants none. The place is the line that uses a pipeline or a
+    barrier: methods of a library's own classes of pipelines are passed over, as the DSL's are."""
+    of_class, _, method = block.name.rpartition(".")
+    owner = type(args[0]).__name__ if of_class else block.module.rpartition(".")[2]
+    called = method if of_class else ""
+    frame = events.outside(sys._getframe(1))
+    while frame is not None and (subject := _pipeline_of(frame)) is not None:
+        code = frame.f_code.co_name
+        if hasattr(type(subject), code):  # else the body of a branch or loop in it
+            called = code
+            if not (args and subject is args[0]):  # it is made of what is called here
+                owner, method = type(subject).__name__, next((m for m in _SHORT if code.startswith(m)), code)
+        frame = events.outside(frame.f_back)
+    if frame is None:
+        return f"{owner}.{method}", ("<unknown>", 0)
+    file, line = frame.f_code.co_filename, frame.f_lineno
+    name = f"{_variable(file, line, called, method) or owner}.{method}"
+    place = f"{PurePath(file).name}:{line}"
+    for pattern, wanted in _names:
+        if fnmatchcase(name, pattern) or fnmatchcase(f"{owner}.{method}", pattern) or fnmatchcase(place, pattern):
+            return (wanted, (file, line)) if wanted else None
+    return (name, (file, line))
 
 
-def _payload(block: Block, signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _pipeline_of(frame: FrameType) -> Any | None:
+    """The pipeline or barrier whose method a frame runs, that of a class which a library derived from the DSL's."""
+    subject = frame.f_locals.get("self")
+    own = any(c.__module__.startswith(PIPELINE) for c in type(subject).__mro__)
+    return subject if own else None
+
+
+def _variable(file: str, line: int, called: str, method: str) -> str:
+    """What the source calls the object whose method is ``called``: the variable's name, "" where none is seen."""
+    for owner, name in _CALL.findall(linecache.getline(file, line)) if called else ():
+        if name == called or name in _SHORT.get(method, ()):
+            return str(owner).removeprefix("self.") if owner != "self" else ""
+    return ""
+
+
+def _payload(block: Block, signature: inspect.Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """The value that the block's range carries; None where the call gives none, or none that a payload can be."""
     parameter, _, attribute = block.payload.partition(".")
     try:

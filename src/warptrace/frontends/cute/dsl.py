@@ -53,6 +53,7 @@ def arm() -> None:
                 )
             register(_finalize)
         _wrap_compiler()
+        _wrap_loading()
         _wrap_hooks()
         _wrap_annotations()
         _armed = True
@@ -81,13 +82,13 @@ def annotations_recorded() -> bool:
     return _annotations
 
 
-def instrument(groups: tuple[str, ...]) -> None:
-    """The groups of the DSL's own building blocks that emit ranges in kernels traced from now on."""
+def instrument(groups: tuple[str, ...], *, nested: bool = False, names: tuple[tuple[str, str], ...] = ()) -> None:
+    """The groups of the DSL's own building blocks that emit ranges in kernels traced from now on; see ``auto``."""
     global _instrumented
     if groups or _instrumented:
         from . import auto
 
-        auto.instrument(groups)
+        auto.instrument(groups, nested=nested, names=names)
         _instrumented = True
 
 
@@ -140,12 +141,13 @@ def _instances() -> list[Any]:
 
 
 def _finalize(owner: Any, module: Any, function_name: str) -> None:
-    from . import build
+    from . import build, objects
     from .lower import finalize
 
     untraced = build.untraced_copy(module) if _untraced_builds else None
     records = finalize(module, _arch(owner), ring=_keep_newest)
     if records:
+        objects.embed(module, records)
         build.expect(module, records, untraced)
 
 
@@ -159,6 +161,19 @@ def _wrap_compiler() -> None:
         Compiler.compile = reporting(Compiler.compile)
     except (ImportError, AttributeError) as e:
         log("debug", f"no build records: {e}")
+
+
+def _wrap_loading() -> None:
+    """Has kernels with events announced that come from object files. They are not where this DSL loads them in another
+    way."""
+    try:
+        from cutlass.base_dsl.export.external_binary_module import ExternalBinaryModule
+
+        from .objects import announcing
+
+        ExternalBinaryModule.__init__ = announcing(ExternalBinaryModule.__init__)
+    except (ImportError, AttributeError) as e:
+        log("debug", f"kernels from object files are not known: {e}")
 
 
 def _wrap_hooks() -> None:

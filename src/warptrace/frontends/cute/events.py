@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from types import FrameType
 from typing import Any
 
 import cutlass
@@ -24,6 +25,7 @@ PLACEHOLDER = "warptrace_event"
 """Attribute that marks a placeholder; its value is the event kind. The others are named PLACEHOLDER_*."""
 
 _forced: ContextVar[bool | None] = ContextVar("warptrace_tracing", default=None)
+_at: ContextVar[tuple[str, int] | None] = ContextVar("warptrace_place", default=None)
 
 
 class EventError(WarptraceError):
@@ -146,17 +148,37 @@ def recording() -> bool:
 
 
 _OWN = __name__.rpartition(".")[0]
+_BETWEEN = ("cutlass", "contextlib", "functools", "warnings", "typing_extensions")
+"""Packages of frames that are not the user's: the DSL, and what its functions are decorated with."""
 
 
 def _call_site() -> tuple[str, int]:
     """File and line of the user's call: the first frame outside this front end and the DSL."""
-    frame = sys._getframe(1)
+    place = _at.get()
+    if place is not None:
+        return place
+    frame = outside(sys._getframe(1))
+    return ("<unknown>", 0) if frame is None else (frame.f_code.co_filename, frame.f_lineno)
+
+
+def outside(frame: FrameType | None) -> FrameType | None:
+    """The innermost frame, from this one on, outside this front end and the DSL."""
     while frame is not None:
         module = str(frame.f_globals.get("__name__", ""))
-        if module.split(".")[0] not in ("cutlass", "contextlib") and not module.startswith(f"{_OWN}."):
-            return frame.f_code.co_filename, frame.f_lineno
-        frame = frame.f_back  # type: ignore[assignment]
-    return "<unknown>", 0
+        if module.split(".")[0] not in _BETWEEN and not module.startswith(f"{_OWN}."):
+            return frame
+        frame = frame.f_back
+    return None
+
+
+@contextmanager
+def placed(place: tuple[str, int]) -> Iterator[None]:
+    """Events made inside have this file and line, wherever they are called."""
+    mark_of_before = _at.set(place)
+    try:
+        yield
+    finally:
+        _at.reset(mark_of_before)
 
 
 def _error(text: str) -> EventError:

@@ -1,0 +1,380 @@
+"""Kernels of other people's packages, unmodified: right while traced, and what tracing them costs.
+
+    python benchmarks/third_party.py [--kernels softmax,gemm,...] [--modes off,lifetimes,auto] [--rounds 12]
+
+Each mode is a process of its own that runs the packages' public functions: without warptrace, with lifetimes alone
+(`--warp-trace`), and with `--auto`. Results are held against the package's own reference, or torch's in 32 bits. All
+processes compile first, at the same time; then they take turns kernel by kernel, so that the modes of one kernel are
+measured within a second or two. Needs a GPU, torch, and quack-kernels, flash-attn-4 or fast_trimul; what is not
+installed is left out and said. The packages' own caches of compiled kernels are switched off.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import importlib.util
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from profilers import ROOT, device, dsl_version
+
+HERE = Path(__file__).resolve()
+OPTIONS: dict[str, tuple[str, ...] | None] = {
+    "off": None,
+    "lifetimes": ("--warp-trace",),
+    "auto": ("--auto",),
+    "waits": ("--auto=waits",),
+    "all": ("--auto=waits,barriers,copies,mma,scheduler",),
+}
+"""By mode, options of ``warptrace profile``; None: without it."""
+CACHES_OFF = {"QUACK_CACHE_ENABLED": "0", "FLASH_ATTENTION_CUTE_DSL_CACHE_ENABLED": "0", "FAST_TRIMUL_AUTOTUNE": "0"}
+SLEEP_CYCLES = 400_000  # 0.2 ms: longer than any launch takes the host
+DRAIN_S = 0.03
+WARMUPS = 3
+CHILD_SECONDS = 280
+
+
+# ------------------------------------------------------------------------------------------------ the child process
+@dataclass(frozen=True)
+class Case:
+    """``launch`` runs the kernels and returns the tensors that they made. ``reference``: (what these should be, in 32
+    bits; what torch makes of them in the precision of the kernel)."""
+
+    launch: Callable[[], tuple[Any, ...]]
+    reference: Callable[[], tuple[tuple[Any, ...], tuple[Any, ...]]]
+
+    def error(self) -> float:
+        """Largest error, as a part of what is allowed: that of torch in the same precision, twice, and a little."""
+        worst = 0.0
+        for found, exact, rounded in zip(self.launch(), *self.reference(), strict=True):
+            exact = exact.float()
+            allowed = 2 * (rounded.float() - exact).abs().max() + 1e-5 * exact.abs().max()
+            worst = max(worst, float((found.float() - exact).abs().max() / allowed))
+        return worst
+
+
+def random(*shape: int, scale: float = 1.0) -> Any:
+    import torch
+
+    return scale * torch.randn(*shape, device="cuda", dtype=torch.bfloat16)
+
+
+def softmax() -> Case:
+    import torch
+    from quack.softmax import softmax
+
+    x = random(16384, 8192)
+    return Case(lambda: (softmax(x),), lambda: ((torch.softmax(x.float(), -1),), (torch.softmax(x, -1),)))
+
+
+def rmsnorm() -> Case:
+    import torch
+    from quack.rmsnorm import rmsnorm, rmsnorm_ref
+
+    x, w = random(16384, 8192), torch.rand(8192, device="cuda")
+    return Case(lambda: (rmsnorm(x, w),), lambda: ((rmsnorm_ref(x.float(), w),), (rmsnorm_ref(x, w),)))
+
+
+def gemm(dynamic: bool = False) -> Case:
+    from quack.gemm_interface import gemm
+
+    a, b = random(4096, 4096), random(4096, 4096).T
+    return Case(
+        lambda: (gemm(a, b, tuned=False, dynamic_scheduler=dynamic),), lambda: ((a.float() @ b.float(),), (a @ b,))
+    )
+
+
+def attention(backward: bool = False) -> Case:
+    import torch
+    from flash_attn.cute import flash_attn_func
+    from flash_attn.cute.testing import attention_ref
+
+    q, k, v = (random(2, 2048, 16, 128).requires_grad_(backward) for _ in range(3))
+    do = random(2, 2048, 16, 128)
+
+    def first(made: Any) -> Any:
+        return made[0] if isinstance(made, tuple) else made
+
+    def result(out: Any) -> tuple[Any, ...]:
+        if not backward:
+            return (out,)
+        return torch.autograd.grad(out, (q, k, v), do.to(out.dtype), retain_graph=True)
+
+    def reference() -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+        exact = result(first(attention_ref(q, k, v, causal=True)))
+        return exact, result(first(attention_ref(q, k, v, causal=True, upcast=False, reorder_ops=True)))
+
+    if backward:
+        out = first(flash_attn_func(q, k, v, causal=True))
+        return Case(lambda: result(out), reference)
+    return Case(lambda: result(first(flash_attn_func(q, k, v, causal=True))), reference)
+
+
+def trimul() -> Case:
+    """A replayed CUDA graph of a dozen kernels that are launched through DLPack."""
+    import torch
+    from fast_trimul._kernels import (
+        TriangleMultiplicativeUpdate,
+        TriangleMultiplicativeUpdateKernelFused,
+        make_graphed,
+    )
+
+    torch.manual_seed(1)
+    plain = TriangleMultiplicativeUpdate().cuda()
+    fused = TriangleMultiplicativeUpdateKernelFused()
+    fused.load_state_dict(plain.state_dict())
+    fused, half = fused.cuda().half().eval(), TriangleMultiplicativeUpdate().cuda().half()
+    half.load_state_dict(plain.state_dict())
+    z = random(1, 256, 256, 128).half()
+    with torch.no_grad():
+        run, how = make_graphed(fused, z)
+    if how != "graph":
+        raise RuntimeError("fast_trimul captured no graph")
+
+    def reference() -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+        with torch.no_grad():
+            return (plain(z.float()),), (half(z),)
+
+    return Case(lambda: (run(),), reference)
+
+
+CASES: dict[str, tuple[str, Callable[[], Case]]] = {
+    "softmax": ("quack", softmax),
+    "rmsnorm": ("quack", rmsnorm),
+    "gemm": ("quack", gemm),
+    "gemm_dynamic": ("quack", lambda: gemm(dynamic=True)),
+    "attention_fwd": ("flash_attn.cute", attention),
+    "attention_bwd": ("flash_attn.cute", lambda: attention(backward=True)),
+    "trimul": ("fast_trimul", trimul),
+}
+"""By kernel: the package that it needs, and what makes it."""
+
+
+def timed(launch: Callable[[], Any]) -> float:
+    """Microseconds between two CUDA events; the device sleeps until both are queued, so that no time of the host is
+    in it."""
+    import torch
+
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda._sleep(SLEEP_CYCLES)
+    begin.record()
+    launch()
+    end.record()
+    torch.cuda.synchronize()
+    return begin.elapsed_time(end) * 1e3
+
+
+def child(args: argparse.Namespace) -> dict[str, Any]:
+    """Compiles and checks every kernel, says so, and times them when its turn comes."""
+    import torch
+
+    torch.manual_seed(0)
+    found: dict[str, Any] = {"errors": {}, "times": {}, "failures": {}}
+    cases: dict[str, Case] = {}
+    for name in args.kernels:
+        try:
+            case = CASES[name][1]()
+            found["errors"][name] = case.error()
+            for _ in range(WARMUPS):
+                case.launch()
+            cases[name] = case
+        except Exception as error:
+            found["failures"][name] = f"{type(error).__name__}: {error}"[:500]
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    if args.turns:
+        (args.turns / f"ready-{os.getpid()}").touch()
+        while not (args.turns / "go").exists():
+            time.sleep(0.02)
+    for name, case in cases.items():
+        with open(args.turns / "turn" if args.turns else os.devnull, "w") as turn:
+            fcntl.flock(turn, fcntl.LOCK_EX) if args.turns else None
+            times = []
+            for _ in range(args.rounds):
+                times.append(timed(case.launch))
+                time.sleep(DRAIN_S)
+        found["times"][name] = times
+        time.sleep(DRAIN_S)  # another process gets its turn
+    found["versions"] = {"torch": torch.__version__, "nvidia-cutlass-dsl": dsl_version()}
+    return found
+
+
+# ----------------------------------------------------------------------------------------------- the parent process
+def command(mode: str, args: argparse.Namespace, folder: Path) -> list[str]:
+    options = OPTIONS[mode]
+    words = [sys.executable, str(HERE), "--child", str(folder / f"{mode}.json"), "--turns", str(folder)]
+    words += ["--kernels", ",".join(args.kernels), "--rounds", str(args.rounds)]
+    if options is None:
+        return words
+    own = [sys.executable, "-m", "warptrace", "profile", "-o", str(folder / f"{mode}-run"), "--postprocess", "none"]
+    return [*own, "--buffer-size", args.buffer_size, *options, "--", *words]
+
+
+def run(args: argparse.Namespace, folder: Path) -> dict[str, dict[str, Any]]:
+    """What the child of each mode found. Raises RuntimeError where one failed as a whole."""
+    env = {k: v for k, v in os.environ.items() if not k.startswith("WARPTRACE")} | CACHES_OFF
+    rest = [env["PYTHONPATH"]] if env.get("PYTHONPATH") else []
+    env["PYTHONPATH"] = os.pathsep.join([str(ROOT / "src"), *rest])
+    logs = {mode: folder / f"{mode}.log" for mode in args.modes}
+    running = {}
+    for mode in args.modes:
+        with logs[mode].open("w") as log:
+            running[mode] = subprocess.Popen(
+                command(mode, args, folder), env=env, cwd=folder, stdout=log, stderr=subprocess.STDOUT
+            )
+    end = time.monotonic() + CHILD_SECONDS
+    try:
+        while sum(p.poll() is None for p in running.values()) > len(list(folder.glob("ready-*"))):
+            if time.monotonic() > end:
+                break
+            time.sleep(0.05)
+        (folder / "go").touch()
+        for process in running.values():
+            process.wait(max(1.0, end - time.monotonic()))
+    finally:
+        for process in running.values():
+            if process.poll() is None:
+                process.terminate()
+    found = {}
+    for mode, process in running.items():
+        results = folder / f"{mode}.json"
+        if not results.exists():
+            raise RuntimeError(f"{mode}: exit status {process.returncode}\n{logs[mode].read_text()[-3000:]}")
+        found[mode] = json.loads(results.read_text()) | {"said": logs[mode].read_text()[-4000:]}
+        if OPTIONS[mode] is not None:
+            found[mode]["recorded"] = recorded(folder / f"{mode}-run")
+    return found
+
+
+def recorded(result: Path) -> dict[str, dict[str, int]]:
+    """Of each kernel in our captures: launches, most events of a launch, warps that lost some. Nothing is decoded."""
+    import numpy as np
+
+    from warptrace import wire
+    from warptrace.raw import find_captures, read_capture
+
+    found: dict[str, dict[str, int]] = {}
+    for path in find_captures(str(result)):
+        capture = read_capture(path)
+        launches: dict[tuple[int, int], int] = {}
+        lost: dict[int, int] = {}
+        for batch in capture.batches():
+            h = batch.headers
+            room, _ = wire.unpack_capacity(h["capacity"])
+            events = (h["advance"] // np.maximum(h["stride"], 1)).astype(np.int64)
+            for key in np.unique(np.stack([h["kernel_id"], h["grid_id"]]), axis=1).T.tolist():
+                mine = (h["kernel_id"] == key[0]) & (h["grid_id"] == key[1])
+                launches[key[0], key[1]] = launches.get((key[0], key[1]), 0) + int(events[mine].sum())
+                lost[key[0]] = lost.get(key[0], 0) + int((h["advance"] > room)[mine].sum())
+        for kernel, record in capture.kernels.items():
+            counts = [n for (k, _), n in launches.items() if k == kernel]
+            most = max(counts, default=0)
+            found[record.symbol] = {"launches": len(counts), "events": most, "lost_warps": lost.get(kernel, 0)}
+        if rows := sum(len(r) for r in capture.lost().values()):
+            found["(no room for a whole warp)"] = {"launches": 0, "events": 0, "lost_warps": rows}
+    return found
+
+
+def table(found: dict[str, dict[str, Any]], kernels: Sequence[str]) -> str:
+    """A line a kernel: error as a part of what is allowed (the worst of all modes), median time of the first mode, and
+    the ratio of each other mode's to it."""
+    base, *others = found
+    lines = [f"{'kernel':<16}{'error':>8}{base + ' us':>14}" + "".join(f"{mode:>12}" for mode in others)]
+    for kernel in kernels:
+        failures = [f"{mode}: {one['failures'][kernel]}" for mode, one in found.items() if kernel in one["failures"]]
+        if failures:
+            lines.append(f"{kernel:<16}  FAILED {failures[0]}")
+            continue
+        medians = {mode: statistics.median(one["times"][kernel]) for mode, one in found.items()}
+        worst = max(one["errors"][kernel] for one in found.values())
+        ratios = "".join(f"{medians[mode] / medians[base]:>12.3f}" for mode in others)
+        lines.append(f"{kernel:<16}{worst:>8.2f}{medians[base]:>14.1f}{ratios}")
+    return "\n".join(lines)
+
+
+def installed(kernels: Sequence[str]) -> list[str]:
+    """Those whose package is there; says which are not."""
+    there = []
+    for kernel in kernels:
+        package = CASES[kernel][0]
+        if importlib.util.find_spec(package.partition(".")[0]) is None:
+            print(f"{kernel}: left out, {package} is not installed", file=sys.stderr)
+        else:
+            there.append(kernel)
+    return there
+
+
+def right(found: dict[str, dict[str, Any]]) -> bool:
+    return all(not one["failures"] and max(one["errors"].values(), default=9) <= 1 for one in found.values())
+
+
+def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    def listed(known: Any) -> Callable[[str], list[str]]:
+        def parse(text: str) -> list[str]:
+            unknown = [name for name in text.split(",") if name not in known]
+            if unknown:
+                raise argparse.ArgumentTypeError(f"unknown {unknown[0]}; there are {', '.join(known)}")
+            return text.split(",")
+
+        return parse
+
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--kernels", type=listed(CASES), default=list(CASES), metavar="NAME,...", help=", ".join(CASES))
+    parser.add_argument(
+        "--modes", type=listed(OPTIONS), default=["off", "lifetimes", "auto"], metavar="MODE,...",
+        help=", ".join(OPTIONS),
+    )  # fmt: skip
+    parser.add_argument("--rounds", type=int, default=12, metavar="N", help="timed launches of each (default: 12)")
+    parser.add_argument("--buffer-size", default="2G", metavar="SIZE", help="as for warptrace profile (default: 2G)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="results file")
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="leave the results of warptrace profile there")
+    parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--turns", type=Path, help=argparse.SUPPRESS)
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = arguments(argv)
+    if args.child is not None:
+        args.child.write_text(json.dumps(child(args)), encoding="utf-8")
+        return 0
+    sys.path.insert(0, str(ROOT / "src"))
+    args.kernels = installed(args.kernels)
+    if not args.kernels:
+        return 1
+    with tempfile.TemporaryDirectory(prefix="third-party-") as name:
+        folder = Path(name)
+        if args.keep:
+            folder = args.keep.resolve()
+            folder.mkdir(parents=True)
+        try:
+            found = run(args, folder)
+        except RuntimeError as error:
+            print(f"error: {error}", file=sys.stderr)
+            return 1
+    print(f"{device()}, {next(iter(found.values()))['versions']}, {args.rounds} rounds")
+    print(table(found, args.kernels))
+    for mode, one in found.items():
+        for kernel, counts in one.get("recorded", {}).items():
+            sizes = f"{counts['launches']} launches, at most {counts['events']} events"
+            print(f"{mode}: {sizes}, {counts['lost_warps']} warps lost some: {kernel[:90]}")
+        for line in one["said"].splitlines():
+            if "warptrace:" in line and "debug" not in line:
+                print(f"{mode}: {line[:300]}")
+    if args.json:
+        args.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    return 0 if right(found) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

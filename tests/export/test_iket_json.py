@@ -310,6 +310,7 @@ def test_extensions_tell_what_is_missing(tmp_path: Path, validator: Any) -> None
         "stream": None, "streamName": None,
         "process": 0, "startTs": EPOCH, "endTs": EPOCH + 20, "warpsRecorded": 2, "warpsExpected": 3, "events": 1,
         "lostEvents": 7, "lostWarps": 1, "clockUncertaintyNs": None, "selection": None, "lostPerWarp": [[0, 7]],
+        "lastSeenTs": EPOCH + 20, "openRanges": [], "fullWarps": [],
         "unfinishedWarps": [1],
     }  # fmt: skip
     extension = data["warptrace"]

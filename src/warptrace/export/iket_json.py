@@ -23,6 +23,7 @@ from .. import __version__
 from ..errors import WarptraceError
 from ..selection import Coordinates
 from ..trace import I64, RANGE_STACK, U8, U64, Launch, Trace
+from ..unfinished import last_seen
 from ..wire import EventKind, PayloadType
 from ._common import OrderedPool, Progress, RowBounds, replacing, row_bounds, rows_of
 
@@ -189,9 +190,11 @@ class _Writer:
         self.progress = progress
         self.total = len(trace.warps) + len(trace.ranges) + len(trace.markers)
         self.done = 0
-        names, self.string_of = first_appearance(trace.ranges.name, trace.markers.name, size=len(trace.strings))
+        columns = trace.ranges.name, trace.markers.name, trace.open.name
+        names, self.string_of = first_appearance(*columns, size=len(trace.strings))
         self.strings = [trace.strings[name] for name in names]
         self.location_rows, self.location_of = locations(trace)
+        self.last_seen = last_seen(trace) if (trace.warps.closed == 0).any() else None
         self.launch_bounds = np.searchsorted(trace.warps.launch, np.arange(len(trace.launches) + 1))
 
     def write(self) -> None:
@@ -380,8 +383,34 @@ class _Writer:
             "selection": _selection(launch),
             "lostPerWarp": np.stack([place[losing], warps.lost[rows][losing]], axis=1).tolist(),
             "unfinishedWarps": place[warps.closed[rows] == 0].tolist(),
+            **self._unfinished(first, last),
         }
         return _dumps(facts)
+
+    def _unfinished(self, first: int, last: int) -> dict[str, Any]:
+        """Where the warps of a launch were that had not ended, of its rows of Warps."""
+        trace, open_, full = self.trace, self.trace.open, self.trace.full
+        running = np.flatnonzero(trace.warps.closed[first:last] == 0) + first
+        seen = None if self.last_seen is None or not len(running) else int(self.last_seen[running].max())
+        ranges = []
+        for i in range(*np.searchsorted(open_.warp, [first, last]).tolist()):
+            kind, bits = int(open_.start_type[i]), int(open_.start_bits[i])
+            payload = {"payloadType": PAYLOAD_NUMBERS[kind], "payloadVal": bits} if kind != PayloadType.NONE else {}
+            ranges.append(
+                {
+                    "locIdx": self.location_of[open_.warp[i]],
+                    "rangeNameIdx": self.string_of[open_.name[i]],
+                    "rangeType": open_.kind[i],
+                    "startTs": int(open_.start_ns[i]) + trace.epoch_ns,
+                    "siteId": trace.sites[int(open_.start_site[i])].id,
+                    **payload,
+                }
+            )
+        return {
+            "lastSeenTs": None if seen is None else seen + trace.epoch_ns,
+            "openRanges": ranges,
+            "fullWarps": self.location_of[full[(full >= first) & (full < last)]],
+        }
 
     def _extension(self) -> str:
         trace = self.trace

@@ -83,6 +83,12 @@ class Group:
     example: tuple[Cta, int]
     recent: tuple[Event, ...]
 
+    @property
+    def where(self) -> str:
+        """Such as "warps 1-4 of CTAs (1,0,0), (3,0,0)"."""
+        number = numbers_text(self.warps_in_cta)
+        return f"warp{'s' if len(self.warps_in_cta) > 1 else ''} {number} of {_ctas(self.ctas)}"
+
 
 @dataclass(frozen=True)
 class HungLaunch:
@@ -340,7 +346,7 @@ def _where(group: Group) -> str:
         return f"{verb} in no range{behind}, silent for {_ages(group)}"
     inner = group.stack[-1]
     outer = " in ".join(f"`{frame.name}`" for frame in reversed(group.stack[:-1]))
-    text = f"{verb} in `{inner.name}`{_payloads(inner)} ({_file(inner)})"
+    text = f"{verb} in `{inner.name}`{payloads_text(inner)} ({file_text(inner)})"
     if outer:
         text += f", in {outer},"
     text += f" for {_span(inner.least_ns, inner.most_ns)}"
@@ -349,7 +355,8 @@ def _where(group: Group) -> str:
     return text
 
 
-def _payloads(frame: Frame) -> str:
+def payloads_text(frame: Frame) -> str:
+    """Such as " (payload 3, 4)", "" where there is none."""
     shown = [text for text in frame.payloads if text]
     if not shown:
         return ""
@@ -357,7 +364,8 @@ def _payloads(frame: Frame) -> str:
     return f" (payload {', '.join(shown[:MOST_PAYLOADS])}{more})"
 
 
-def _file(frame: Frame) -> str:
+def file_text(frame: Frame) -> str:
+    """Such as "kernel.py:12": where the range begins in the source."""
     return f"{PurePath(frame.file).name}:{frame.line}"
 
 
@@ -419,16 +427,14 @@ def _missing(launch: HungLaunch) -> str:
 
 
 def _group_text(group: Group, launch: HungLaunch) -> Iterator[str]:
-    number = numbers_text(group.warps_in_cta)
-    warps = f"warp{'s' if len(group.warps_in_cta) > 1 else ''} {number}"
-    yield f"  {group.warps} x {group.role} ({warps} of {_ctas(group.ctas)})"
+    yield f"  {group.warps} x {group.role} ({group.where})"
     if group.full:
         yield f"    memory full for {_ages(group)}: where they are is not known (--max-ts-cnt-per-warp gives more)"
     elif not group.stack:
         yield f"    in no range, silent for {_ages(group)}"
     for depth, frame in enumerate(group.stack):
         age = _span(frame.least_ns, frame.most_ns)
-        yield f"    {'  ' * depth}{frame.name}{_payloads(frame)}  for {age}  {frame.file}:{frame.line}"
+        yield f"    {'  ' * depth}{frame.name}{payloads_text(frame)}  for {age}  {frame.file}:{frame.line}"
     if group.recent:
         cta, warp = group.example
         yield f"    last events of CTA ({cta[0]},{cta[1]},{cta[2]}) warp {warp}:"

@@ -169,6 +169,7 @@ class Page {
     if (shown.length > 1) cards.unshift([grouped(shown.length), "launches"]);
     node.replaceChildren(make("div", { class: "cards" }, ...cards.map(([number, text]) => make("div", { class: "card" }, make("b", {}, number), make("span", {}, text)))));
     if (shown.length === 1) node.append(this.launchFacts(shown[0]));
+    node.append(...this.hang());
     const details = this.details();
     for (const one of details) node.append(...this.roles(one, details.length > 1));
     if (!details.length) node.append(this.likeThis(shown[0]));
@@ -191,6 +192,25 @@ class Page {
     if (one.clock_uncertainty_ns) parts.push(`times across SMs good to ${duration(one.clock_uncertainty_ns)}`);
     list.append(parts.filter(Boolean).join(" · "));
     return list;
+  }
+
+  // Where the warps were that had not ended when the program did, or when they were last seen.
+  hang() {
+    const { hang } = this.model.facts, groups = (hang?.groups ?? []).filter((one) => this.shown.includes(one.launch));
+    const span = (ns) => (ns === null ? "" : ns[0] === ns[1] ? duration(ns[0]) : `${duration(ns[0])} to ${duration(ns[1])}`);
+    const place = (one) => (one.full ? "not known: its memory was full" : one.ranges.length ? one.ranges.join(" › ") : "in no range");
+    if (!groups.length) return [];
+    const out = [make("h2", {}, "Ranges open when the program ended")];
+    if (hang.time_from === "last event") out.push(make("p", { class: "soft" }, "When that was is not known: times are counted to the last event of any warp, and are at least so long."));
+    out.push(table("Warps that had not ended, those in the same place together; ranges outermost first", [
+      ...(this.shown.length > 1 ? [{ title: "launch", value: (one) => one.launch, text: (one) => one.launch + 1 }] : []),
+      { title: "role", text: (one) => one.role }, { title: "warps", number: true, value: (one) => one.warps, text: (one) => grouped(one.warps) },
+      { title: "which", text: (one) => one.where }, { title: "open ranges", text: place }, { title: "source", text: (one) => one.site },
+      { title: "open for", number: true, value: (one) => one.open_ns?.[1] ?? -1, text: (one) => span(one.open_ns) },
+      { title: "last event", text: (one) => one.last },
+      { title: "silent for", number: true, value: (one) => one.silent_ns[1], text: (one) => span(one.silent_ns) },
+    ], groups));
+    return out;
   }
 
   // The stream of a launch, or the graph that it was replayed in.

@@ -19,6 +19,7 @@ from ... import __version__
 from ...errors import WarptraceError
 from ...flows import Flow
 from ...flows.match import match
+from ...report.hang import file_text, hang_report, payloads_text
 from ...report.report import Detail, Report, build
 from ...trace import I64, Launch, Markers, Ranges, Trace, Warps
 from ...wire import PAYLOAD_BITS, PayloadType
@@ -201,6 +202,7 @@ def _facts(trace: Trace, sample: Sample, report: Report) -> dict[str, Any]:
         "waits": [index for index, name in enumerate(trace.strings) if name in waits],
         "details": [_details(one) for one in report.details],
         "builds": report.builds,
+        "hang": _hang(trace),
         "payload_types": {int(one): _payload_type(one) for one in PayloadType},
         "sample": {
             "clusters": any(one.cluster != (1, 1, 1) for one in trace.launches),
@@ -211,6 +213,30 @@ def _facts(trace: Trace, sample: Sample, report: Report) -> dict[str, Any]:
             "slices_of": sample.slices_of,
         },
     }
+
+
+def _hang(trace: Trace) -> dict[str, Any] | None:
+    """Where warps were that had not ended, by launch and group; None: all ended."""
+    report = hang_report(trace)
+    if report is None:
+        return None
+    groups = [
+        {
+            "launch": launch.index,
+            "role": group.role,
+            "warps": group.warps,
+            "where": group.where,
+            "full": group.full,
+            "ranges": [f"{frame.name}{payloads_text(frame)}" for frame in group.stack],
+            "site": file_text(group.stack[-1]) if group.stack else "",
+            "open_ns": [group.stack[-1].least_ns, group.stack[-1].most_ns] if group.stack else None,
+            "last": group.last,
+            "silent_ns": [group.least_silent_ns, group.most_silent_ns],
+        }
+        for launch in report.launches
+        for group in launch.groups
+    ]
+    return {"time_from": report.time_from, "groups": groups}
 
 
 def _process(pid: int, manifest: dict[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from fake_device import EPOCH_NS, FakeDevice, FakeKernel, FakeWarp, write_capture
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from warptrace import wire
@@ -74,6 +74,7 @@ def links(draw: st.DrawFn) -> tuple[Bend, Pairs]:
     return bend, Pairs(np.array(at), np.array(offset), np.array(uncertainty, np.float64))
 
 
+@settings(deadline=None)
 @given(links(), st.lists(st.integers(0, 120 * S), min_size=1, max_size=20))
 def test_the_truth_lies_within_the_bounds(made: tuple[Bend, Pairs], times: list[int]) -> None:
     bend, pairs = made
@@ -254,6 +255,7 @@ def simulated(ranks: int, per_host: int, seed: int) -> tuple[Any, np.ndarray, np
     return alignment, found - truth, stated
 
 
+@settings(max_examples=30, deadline=None)
 @given(st.integers(0, 2**32))
 def test_eight_ranks_of_a_host(seed: int) -> None:
     alignment, error, stated = simulated(8, 8, seed)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from warptrace.emulator import Device
@@ -59,6 +59,7 @@ def measurements(draw: st.DrawFn) -> tuple[Rows, int, int]:
     return (before, answered, after), least, ahead + (middle - NOW) * ppm // 1_000_000
 
 
+@settings(deadline=None)
 @given(measurements())
 def test_the_true_difference_lies_within_the_uncertainty(made: tuple[Rows, int, int]) -> None:
     rows, least, true = made

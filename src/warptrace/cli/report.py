@@ -71,6 +71,9 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
         "--launch", metavar="N", type=positive_int, action="append", help="launch N (from 1) instead of the median one"
     )
     parser.add_argument("--wait", metavar="REGEX", help="names in which REGEX is found are waits, no others")
+    parser.add_argument(
+        "--peer-wait", metavar="REGEX", help="names in which REGEX is found are waits for other ranks, no others"
+    )
     add_flows(parser)
 
 
@@ -90,5 +93,6 @@ def make_report(options: argparse.Namespace) -> Report:
     elif "kernel_text" in given:
         chosen = [trace.launches[i] for i in select_launches(trace, given["kernel_text"])]
         launches = representative(chosen)
-    report = build(trace, launches, wait=given.get("wait"), flows=flows, by=given.get("by"))
+    report = build(trace, launches, wait=given.get("wait"), flows=flows, by=given.get("by"),
+                   peer_wait=given.get("peer_wait"))  # fmt: skip
     return report

@@ -10,6 +10,7 @@ from .cost import DATE, DEVICE
 from .findings import percent
 from .flows import FlowRow
 from .placement import Placement
+from .ranks import PlaceRow, RankReport, SkewRow
 from .report import Detail, Report
 from .roles import numbers_text
 from .stats import GapRow, LaunchRow, LaunchStats, NameRow, RoleRow, Series
@@ -65,6 +66,8 @@ def blocks(report: Report, top: int = 40) -> Iterator[Block]:
     yield _launches(report.launches)
     if count > MAX_LAUNCHES:
         yield Line(f"... and {count - MAX_LAUNCHES} more launches")
+    if report.ranks is not None:
+        yield from _ranks(report.ranks, top)
     for detail in report.details:
         yield from _detail(detail, report, top)
     yield from _integrity(report)
@@ -89,6 +92,58 @@ def _launches(rows: tuple[LaunchRow, ...]) -> Grid:
         for row in rows[:MAX_LAUNCHES]
     )
     return Grid(columns, 4, cells)
+
+
+def _ranks(ranks: RankReport, top: int) -> Iterator[Block]:
+    yield Heading(f"Ranks: {len(ranks.places)} on {ranks.gpus} GPU{'' if ranks.gpus == 1 else 's'}", 2)
+    if ranks.kernels:
+        yield Bullets(tuple(map(_skew_text, ranks.kernels[:top])))
+    else:
+        yield Line("no kernel was launched by two of them whose times are aligned")
+    columns = ("rank", "uncertain", "launches", "busy", "begins late", "ends late", "last in", "waits for peers",
+               "longest")  # fmt: skip
+    yield Grid(columns, 1, tuple(map(_place_cells, ranks.places[:top])))
+    if len(ranks.places) > top:
+        yield Line(f"... and {len(ranks.places) - top} more")
+    if ranks.peer_waits:
+        names = ", ".join(ranks.peer_waits)
+        yield Line(f"taken as waits for peers, by name: {names} (--peer-wait REGEX says otherwise)")
+    else:
+        yield Line("no name looks like a wait for a peer (--peer-wait REGEX says which are)")
+
+
+def _skew_text(row: SkewRow) -> str:
+    """What the skew of a kernel's launches is worth."""
+    rounds = f"{row.rounds} rounds" if row.rounds == row.most else f"the first {row.rounds} of up to {row.most} rounds"
+    begins, ends = (f"{_ns(a)} (most {_ns(b)})" for a, b in (
+        (row.start_p50_ns, row.start_max_ns), (row.end_p50_ns, row.end_max_ns)))  # fmt: skip
+    text = (
+        f"{shorten(row.kernel, MAX_NAME)}, {row.places} ranks, {rounds}: they begin within {begins}, end within {ends}"
+        f"; known to {_ns(row.uncertainty_ns)}"
+    )
+    if not row.told:
+        return f"{text}: no skew of the ends can be told from none"
+    if row.slowest is None:
+        return f"{text}; no rank ends last alone"
+    return f"{text}; {row.slowest} ends last in {row.slowest_rounds} of {row.rounds}"
+
+
+def _place_cells(row: PlaceRow) -> tuple[str, ...]:
+    return (
+        row.name,
+        "not aligned" if row.uncertainty_ns is None else _ns(row.uncertainty_ns),
+        str(row.launches),
+        duration(row.busy_ns),
+        _ns(row.late_start_ns) if row.launches else "-",
+        _ns(row.late_end_ns) if row.launches else "-",
+        str(row.last) if row.launches else "-",
+        "-" if row.wait_share is None else percent(row.wait_share),
+        "-" if row.wait_ns is None else _ns(row.wait_ns),
+    )
+
+
+def _ns(value: float) -> str:
+    return duration(round(value))
 
 
 def _detail(detail: Detail, report: Report, top: int) -> Iterator[Block]:

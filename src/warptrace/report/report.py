@@ -19,6 +19,7 @@ from .by import ByTable, table_by
 from .clocks import Clocks, launch_clocks
 from .cost import DATE, DEVICE
 from .findings import Finding, findings, sound
+from .ranks import RankReport, rank_report
 from .roles import Roles
 from .stats import Analysis, LaunchRow, LaunchStats, LaunchView, RoleRow, analyze
 from .summary import build_lines
@@ -43,7 +44,8 @@ class Detail:
 class Report:
     """``launches``: a line for each launch of the trace; ``chosen_by``: "median" where each kernel and shape is stood
     for by its launch of median duration, "all" where the launches were asked for. ``builds``: what tracing changed in
-    the kernels' registers and stack. ``problems``: kind, count, text, launch number."""
+    the kernels' registers and stack. ``problems``: kind, count, text, launch number. ``ranks``: None where only one
+    process and device recorded anything."""
 
     emulated: bool
     epoch_ns: int
@@ -56,6 +58,7 @@ class Report:
     flows: tuple[Flow, ...]
     builds: tuple[str, ...]
     problems: tuple[tuple[str, int, str, int | None], ...]
+    ranks: RankReport | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The document."""
@@ -77,7 +80,7 @@ class Report:
                 {"kind": kind, "count": count, "text": text, "launch": launch}
                 for kind, count, text, launch in self.problems
             ],
-        }
+        } | ({} if self.ranks is None else {"ranks": asdict(self.ranks)})
 
     def _detail_json(self, detail: Detail) -> dict[str, Any]:
         stats = detail.stats
@@ -114,8 +117,10 @@ def build(
     wait: str | None = None,
     flows: Sequence[Flow] = (),
     by: str | None = None,
+    peer_wait: str | None = None,
 ) -> Report:
-    """The report of a trace; the arguments are those of :func:`~.stats.analyze`, and ``by`` one of :data:`.by.KEYS`."""
+    """The report of a trace; the arguments are those of :func:`~.stats.analyze`, ``by`` one of :data:`.by.KEYS`, and
+    ``peer_wait`` as for :func:`~.ranks.rank_report`."""
     analysis = analyze(trace, launches, wait=wait, flows=flows)
     return Report(
         emulated=analysis.emulated,
@@ -129,6 +134,7 @@ def build(
         flows=trace_flows(trace, flows),
         builds=build_lines(trace),
         problems=analysis.problems,
+        ranks=rank_report(trace, wait=wait, peer_wait=peer_wait),
     )
 
 

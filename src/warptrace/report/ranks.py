@@ -253,8 +253,6 @@ def _waiting(trace: Trace, flags: NDArray[np.bool_]) -> tuple[F64, F64, F64]:
     longest = np.zeros(count)
     np.maximum.at(longest, w.launch, by_warp)
     lives = (w.end_ns - w.start_ns).astype(np.float64)
-    return (
-        np.bincount(w.launch, weights=by_warp, minlength=count),
-        np.bincount(w.launch, weights=lives, minlength=count),
-        longest,
-    )
+    waiting: F64 = np.bincount(w.launch, weights=by_warp, minlength=count).astype(np.float64)
+    life: F64 = np.bincount(w.launch, weights=lives, minlength=count).astype(np.float64)
+    return waiting, life, longest

@@ -52,13 +52,20 @@ def has_reference() -> bool:
 def run(api: str, options: Sequence[str], words: Sequence[str], *, seconds: float = CHILD_SECONDS) -> None:
     """Runs ``python WORDS`` under the profiler of ``api``. Raises RuntimeError where that fails, TimeoutExpired."""
     command = [*CLI[api], *options, "--", sys.executable, *words]
+    done = subprocess.run(
+        command, env=environment(api), capture_output=True, text=True, timeout=seconds, check=False
+    )
+    if done.returncode:
+        raise RuntimeError(f"{api}: exit status {done.returncode}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
+
+
+def environment(api: str) -> dict[str, str]:
+    """Of a command that measures ``api``: this source on the path, and no tracer of its own."""
     env = {k: v for k, v in os.environ.items() if not k.startswith("WARPTRACE")}
     env[API_ENV] = api
     source = str(ROOT / "src")
     env["PYTHONPATH"] = os.pathsep.join([source, env["PYTHONPATH"]]) if env.get("PYTHONPATH") else source
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=seconds, check=False)
-    if done.returncode:
-        raise RuntimeError(f"{api}: exit status {done.returncode}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
+    return env
 
 
 def results_of(api: str, path: Path) -> dict[str, Any]:

@@ -3,7 +3,8 @@
     python benchmarks/tool_time.py [--launches 5] [--json FILE]
 
 The program is examples/hopper_gemm.py (4096^3, 128x256 tiles), the same source for both with the import of the event
-API replaced; its own time without a profiler stands beside. Needs a GPU, torch and the CuTe DSL.
+API replaced; its own time without a profiler stands beside. ``records``: ranges and markers in the JSON files, so that
+sizes are those of the same content; ours is also written compressed. Needs a GPU, torch and the CuTe DSL.
 """
 
 from __future__ import annotations
@@ -25,6 +26,9 @@ from profilers import OURS, REFERENCE, ROOT, device, dsl_version, has_reference,
 
 GEMM = ROOT / "examples" / "hopper_gemm.py"
 LIMIT_S = 280
+JSON = ".trace.json"
+RECORDS = (b'"rangeNameIdx"', b'"markerNameIdx"')
+CHUNK = 1 << 24
 
 
 def plain(folder: Path, launches: int) -> float:
@@ -43,12 +47,45 @@ def profiled(api: str, folder: Path, launches: int) -> dict[str, Any]:
     begin = time.monotonic()
     profilers.run(api, options, words, seconds=LIMIT_S)
     seconds = time.monotonic() - begin
-    sizes: dict[str, int] = {}
-    for path in output.rglob("*"):
+    found: dict[str, Any] = {"seconds": round(seconds, 2), "bytes": sizes(output)}
+    found["records"] = sum(records(path) for path in output.rglob(f"*{JSON}"))
+    if api == OURS:
+        found["compressed"] = compressed(output, folder / "compressed")
+    return found
+
+
+def sizes(folder: Path) -> dict[str, int]:
+    """Bytes of the files in a folder, by kind."""
+    found: dict[str, int] = {}
+    for path in folder.rglob("*"):
         if path.is_file():
-            kind = "json" if path.name.endswith(".trace.json") else path.suffix.lstrip(".") or path.name
-            sizes[kind] = sizes.get(kind, 0) + path.stat().st_size
-    return {"seconds": round(seconds, 2), "bytes": dict(sorted(sizes.items()))}
+            kind = "json" if path.name.endswith(JSON) else path.suffix.lstrip(".") or path.name
+            found[kind] = found.get(kind, 0) + path.stat().st_size
+    return dict(sorted(found.items()))
+
+
+def records(path: Path) -> int:
+    """Ranges and markers in a JSON file, which may be too large to be parsed."""
+    count, rest, longest = 0, b"", max(map(len, RECORDS))
+    with path.open("rb") as file:
+        while part := file.read(CHUNK):
+            text = rest + part
+            count += sum(text.count(key) for key in RECORDS)
+            rest = text[1 - longest :]
+            count -= sum(rest.count(key) for key in RECORDS)
+    return count + sum(rest.count(key) for key in RECORDS)
+
+
+def compressed(output: Path, folder: Path) -> dict[str, Any]:
+    """Seconds to write our JSON again, compressed, and its bytes."""
+    words = ["postprocess", str(output), "--format", "json", "--json-gz", "-o", str(folder)]
+    begin = time.monotonic()
+    done = subprocess.run(
+        [*profilers.CLI[OURS], *words], env=profilers.environment(OURS), capture_output=True, text=True, timeout=LIMIT_S
+    )
+    if done.returncode:
+        raise RuntimeError(f"postprocess --json-gz: exit status {done.returncode}\n{done.stderr[-2000:]}")
+    return {"seconds": round(time.monotonic() - begin, 2), "bytes": sizes(folder)}
 
 
 def results(args: argparse.Namespace) -> dict[str, Any]:
@@ -87,7 +124,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     data = results(args)
     print(f"the program alone: {data['plain_seconds']} s")
     for api, one in data["figures"].items():
-        print(f"{api}: {one['seconds']} s, {one['bytes']}")
+        print(f"{api}: {one['seconds']} s, {one['records']} records, {one['bytes']}")
+        if "compressed" in one:
+            print(f"{api}, JSON compressed: {one['compressed']['seconds']} s, {one['compressed']['bytes']}")
     for api, text in data["failures"].items():
         print(f"error: {api}: {text}", file=sys.stderr)
     args.json.parent.mkdir(parents=True, exist_ok=True)

@@ -379,6 +379,24 @@ def test_token_lanes_are_few_and_do_not_overlap(rows: list[tuple[int, int, int]]
                 assert i >= j or lane[i] != lane[j] or end[j] <= start[i] or end[i] <= start[j]
 
 
+@given(
+    rows=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 9), st.integers(1, 60)), min_size=1, max_size=60),
+    lanes=st.sampled_from([0, 1, 8, 64]),
+)
+def test_lanes_by_jumps_are_those_by_rows(rows: list[tuple[int, int, int]], lanes: int) -> None:
+    """Each range takes the lowest lane that is free at its start."""
+    rows = [(group, 10 * i + step % 10, length) for i, (group, step, length) in enumerate(sorted(rows))]
+    group, start, length = (np.array(column, np.int64) for column in zip(*rows, strict=True))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(perfetto, "VECTOR_LANES", lanes)
+        lane = perfetto._colour(group, start, start + length).tolist()
+    free: dict[tuple[int, int], int] = {}
+    for row, (of, begin, lasts) in enumerate(rows):
+        lowest = next(i for i in range(len(rows)) if free.get((of, i), -1) <= begin)
+        assert lane[row] == lowest
+        free[of, lowest] = begin + lasts
+
+
 # -------------------------------------------------------------------------------------------------------- faults
 def two_events() -> Trace:
     script = TraceScript()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, fields, replace
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..raw import RegionBatch
 from ..trace import RANGE_STACK, RANGE_TOKEN, Markers, OpenRanges, Ranges
@@ -21,6 +23,8 @@ from .wraps import settle_wraps
 
 BLOCK_EVENTS = 1 << 18
 MOST_THREADS = 4
+SPARE, SPARE_ROWS = 1.05, 1000
+"""So many times the rows that are expected, and so many more, have room."""
 
 Table = TypeVar("Table", Ranges, Markers, OpenRanges)
 
@@ -89,9 +93,23 @@ def decode_events(source: Source) -> Found:
     total = np.cumsum(source.streams.stored)
     by_region = total[np.append(source.streams.main, len(source.streams))[1:] - 1] if len(total) else total
     bounds = _bounds(by_region)
-    threads = min(len(bounds) - 1, os.cpu_count() or 1, MOST_THREADS)
-    with ThreadPoolExecutor(max(threads, 1)) as pool:
-        return _joined(list(pool.map(lambda a, b: _decode_block(source.part(a, b)), bounds, bounds[1:])))
+    joined = _Joined()
+    for found, stop in zip(_decoded(source, bounds), bounds[1:], strict=True):
+        joined.add(found, float(by_region[stop - 1] / max(by_region[-1], 1)) if stop else 1.0)
+    return joined.found()
+
+
+def _decoded(source: Source, bounds: list[int]) -> Iterator[Found]:
+    """The blocks in order; not many are ahead of the one that is taken, for they are memory beside what they become."""
+    threads = max(min(len(bounds) - 1, os.cpu_count() or 1, MOST_THREADS), 1)
+    waiting: deque[Future[Found]] = deque()
+    with ThreadPoolExecutor(threads) as pool:
+        for first, stop in zip(bounds, bounds[1:], strict=False):
+            waiting.append(pool.submit(lambda a, b: _decode_block(source.part(a, b)), first, stop))
+            if len(waiting) > 2 * threads:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
 
 
 def _bounds(events: I64) -> list[int]:
@@ -101,23 +119,70 @@ def _bounds(events: I64) -> list[int]:
     return np.unique(np.concatenate([[0], cuts, [len(events)]])).tolist() if len(events) else [0, 0]
 
 
-def _joined(blocks: list[Found]) -> Found:
-    return Found(
-        ranges=_concatenated(Ranges, [b.ranges for b in blocks]),
-        markers=_concatenated(Markers, [b.markers for b in blocks]),
-        open=_concatenated(OpenRanges, [b.open for b in blocks]),
-        last_ns=np.concatenate([b.last_ns for b in blocks]),
-        last_cycle=np.concatenate([b.last_cycle for b in blocks]),
-        outside=np.concatenate([b.outside for b in blocks]),
-        long_gap=np.concatenate([b.long_gap for b in blocks]),
-        full=np.concatenate([b.full for b in blocks]),
-        doubts=tuple(d for b in blocks for d in b.doubts),
-    )
+class _Joined:
+    """Blocks one after another."""
+
+    def __init__(self) -> None:
+        self._ranges, self._markers, self._open = _Growing(Ranges), _Growing(Markers), _Growing(OpenRanges)
+        self._blocks: list[Found] = []
+
+    def add(self, block: Found, share: float) -> None:
+        """The next block; with it ``share`` of all events are there."""
+        none = self._ranges.add(block.ranges, share), self._markers.add(block.markers, share)
+        opened = self._open.add(block.open, share)
+        self._blocks.append(replace(block, ranges=none[0], markers=none[1], open=opened))
+
+    def found(self) -> Found:
+        """All of it."""
+        names = ("last_ns", "last_cycle", "outside", "long_gap", "full")
+        columns: dict[str, Any] = {name: np.concatenate([getattr(b, name) for b in self._blocks]) for name in names}
+        return Found(
+            ranges=self._ranges.table(),
+            markers=self._markers.table(),
+            open=self._open.table(),
+            doubts=tuple(d for b in self._blocks for d in b.doubts),
+            **columns,
+        )
 
 
-def _concatenated(kind: type[Table], tables: list[Table]) -> Table:
-    columns: dict[str, Any] = {f.name: np.concatenate([getattr(t, f.name) for t in tables]) for f in fields(kind)}
-    return kind(**columns)
+class _Growing(Generic[Table]):
+    """A table that blocks are put into as they come.
+
+    Memory is taken once, for as many rows as there will be if the rest is as what came so far, and again only where
+    that was too little; what is not filled was never touched.
+    """
+
+    def __init__(self, kind: type[Table]) -> None:
+        self._kind: type[Table] = kind
+        self._names = [f.name for f in fields(kind)]
+        self._columns: dict[str, NDArray[Any]] = {}
+        self._rows = self._room = 0
+
+    def add(self, table: Table, share: float) -> Table:
+        """Puts a block's rows behind the others; with it ``share`` of all events are there. Returns no rows."""
+        rows = self._rows + len(table)
+        if rows > self._room or not self._columns:
+            self._room = rows if share >= 1 else int(rows / max(share, 1e-6) * SPARE) + SPARE_ROWS
+            self._columns = {name: self._larger(name, getattr(table, name)) for name in self._names}
+        for name, column in self._columns.items():
+            column[self._rows : rows] = getattr(table, name)
+        self._rows = rows
+        return self._table(lambda name: getattr(table, name)[:0].copy())
+
+    def _larger(self, name: str, like: NDArray[Any]) -> NDArray[Any]:
+        column = np.empty((self._room, *like.shape[1:]), like.dtype)
+        if self._rows:
+            column[: self._rows] = self._columns[name][: self._rows]
+        return column
+
+    def table(self) -> Table:
+        """All rows."""
+        return self._table(lambda name: self._columns[name][: self._rows])
+
+    def _table(self, column: Callable[[str], NDArray[Any]]) -> Table:
+        columns: dict[str, Any] = {name: column(name) for name in self._names}
+        table: Table = self._kind(**columns)
+        return table
 
 
 def _decode_block(source: Source) -> Found:

@@ -8,7 +8,6 @@ means; the schema is ``schema/iket_trace.schema.json`` in this package.
 
 from __future__ import annotations
 
-import gzip as gzip_module
 import json
 import math
 import os
@@ -26,6 +25,7 @@ from ..trace import I64, RANGE_STACK, U8, U64, Launch, Trace
 from ..unfinished import last_seen
 from ..wire import EventKind, PayloadType
 from ._common import OrderedPool, Progress, RowBounds, replacing, row_bounds, rows_of
+from .deflate import gzip_member
 
 Bools = NDArray[np.bool_]
 
@@ -223,7 +223,7 @@ class _Writer:
 
     def _packed(self, make: Callable[[], bytes]) -> bytes:
         data = make()
-        return gzip_module.compress(data, 1, mtime=0) if self.gzip and data else data
+        return gzip_member()(data) if self.gzip and data else data
 
     def _advance(self, rows: int) -> None:
         self.done += rows

@@ -32,6 +32,7 @@ CHUNK_ROWS = 1 << 14
 TRACK_ROWS = 1 << 14
 ROOT = 1
 LANES_PER_NAME = 1024
+VECTOR_LANES = 8
 STACKED_RANK = 1 << 28
 MARKER_RANK = 1 << 29
 LIFE_TIME = "Warp Life Time"
@@ -277,7 +278,8 @@ class _Writer:
         links = [link for arrows in self.arrows for link in self._links(arrows, r, marks, order)]
         for arrows in self.arrows:
             self._arrivals(arrows, r, range_track)
-        self.out.write(te.events((ns - self.first_ns).astype(np.uint64), kind, track, iids, arguments, links))
+        time = (ns - self.first_ns).astype(np.uint64)
+        self.out.write_later(lambda: te.events(time, kind, track, iids, arguments, links))
 
     @staticmethod
     def _links(arrows: _Arrows, rows: slice, marks: int, order: I64) -> Iterator[te.Link]:
@@ -489,11 +491,49 @@ def token_lanes(warp: I64, name: I32, start: I64, end: I64) -> I64:
         return lane
     group = np.concatenate([[0], np.cumsum(~same)])
     crowded = np.flatnonzero(np.isin(group, group[1:][crossing]))
-    lane[order[crowded]] = _colour(group[crowded].tolist(), s[crowded].tolist(), e[crowded].tolist())
+    lane[order[crowded]] = _colour(group[crowded], s[crowded], e[crowded])
     return lane
 
 
-def _colour(groups: list[int], starts: list[int], ends: list[int]) -> list[int]:
+def _colour(group: I64, start: I64, end: I64) -> I64:
+    """Lowest free lane of each range; rows are ordered by (group, start).
+
+    Lane 0 takes the first range of a group, the first that starts after that one's end, and so on: the rows that are
+    reached from the first by such jumps. Of the others lane 1 does the same. After VECTOR_LANES lanes, what is left is
+    taken row by row.
+    """
+    lane = np.zeros(len(group), np.int64)
+    rest = np.arange(len(group))
+    for number in range(VECTOR_LANES):
+        if not len(rest):
+            return lane
+        mine = _chains(group[rest], start[rest], end[rest])
+        lane[rest[mine]] = number
+        rest = rest[~mine]
+    lane[rest] = VECTOR_LANES + np.array(_colour_rows(*(x[rest].tolist() for x in (group, start, end))), np.int64)
+    return lane
+
+
+def _chains(group: I64, start: I64, end: I64) -> np.ndarray:
+    """Which rows are the first of their group, or the first to start at or after the end of such a row."""
+    n = len(group)
+    code = np.cumsum(np.concatenate([[0], group[1:] != group[:-1]]))
+    span = int(max(start.max(), end.max())) + 1
+    following = np.maximum(np.searchsorted(code * span + start, code * span + end), np.arange(1, n + 1))
+    following[code[np.minimum(following, n - 1)] != code] = n
+    following = np.append(following, n)
+    reached = np.zeros(n + 1, np.bool_)
+    reached[:n] = np.concatenate([[True], code[1:] != code[:-1]])
+    while True:
+        rows = np.flatnonzero(reached[:n])
+        following_rows = following[rows]
+        if reached[following_rows[following_rows < n]].all():
+            return reached[:n]
+        reached[following_rows] = True
+        following = following[following]
+
+
+def _colour_rows(groups: list[int], starts: list[int], ends: list[int]) -> list[int]:
     out = []
     current, lanes = -1, 0
     free: list[int] = []

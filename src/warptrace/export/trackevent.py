@@ -10,8 +10,7 @@ that viewers since version 52 know are used.
 from __future__ import annotations
 
 import struct
-import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import BinaryIO
@@ -21,6 +20,7 @@ from numpy.typing import NDArray
 
 from ..trace import I64, U8, U64
 from ._common import OrderedPool
+from .deflate import zlib_stream
 
 Bools = NDArray[np.bool_]
 
@@ -33,6 +33,9 @@ CLOCK_BOOTTIME = 6
 
 MAX_ROWS = 1 << 15
 """Most messages in one matrix: what keeps it in the processor's cache, and its memory bounded."""
+
+COMPRESSORS = 2
+"""Threads that lay out and compress events, beside the one that says what is in them."""
 
 BEGIN = 1
 END = 2
@@ -152,12 +155,6 @@ class Rows:
             when = more if when is True else more & when
             rest = following
 
-    def fixed64(self, values: U64, when: Bools) -> None:
-        """Eight little-endian bytes."""
-        columns = np.ascontiguousarray(values.astype("<u8").view(np.uint8).reshape(-1, 8).T)
-        for column in columns:
-            self.byte(column, when)
-
     def text(self, table: TextTable, index: I64) -> None:
         """A length-delimited string: row ``index`` of a table, for every message."""
         lengths = table.lengths[index]
@@ -262,7 +259,12 @@ class Link:
 def events(
     ns: U64, kind: U8, track: U64, name: U64, arguments: Sequence[Argument], links: Sequence[Link] = ()
 ) -> U8:
-    """Packets of track events, one a row. ``name`` (an iid) is written for all but END events."""
+    """Packets of track events, one a row. ``name`` (an iid) is written for all but END events.
+
+    Events of one *shape* (kind, kinds of arguments, about how long these are) get packets of one length: integers are
+    padded to that of the longest, which the wire format allows. So they are laid out as a matrix, all bytes of a field
+    at once; lengths are multiples of a word, so that the matrices go to their places by the word.
+    """
     if len(ns) > MAX_ROWS:
         parts = [slice(start, start + MAX_ROWS) for start in range(0, len(ns), MAX_ROWS)]
 
@@ -271,65 +273,173 @@ def events(
             return events(ns[r], kind[r], track[r], name[r], some, few)
 
         return np.concatenate([block(rows) for rows in parts])
-    rows = Rows(len(ns), 48 + 48 * len(arguments) + 10 * len(links))
-    whole = rows.open(b"\x0a")
-    rows.put(b"\x40")
-    rows.varint(ns)
-    rows.put(b"\x50\x01\x68\x02")
-    body = rows.open(b"\x5a")
-    rows.put(b"\x48")
-    rows.byte(kind)
-    rows.put(b"\x58")
-    rows.varint(track)
-    named = kind != END
-    rows.put(b"\x50", named)
-    rows.varint(name, named)
-    for argument in arguments:
-        _argument(rows, argument)
+    shape = _shapes(kind, arguments, links)
+    rows = [np.flatnonzero(shape == number) for number in range(int(shape.max(initial=-1)) + 1)]
+    packets = [_packets(r, ns, kind, track, name, arguments, links) for r in rows]
+    words = np.array([one.shape[1] for one in packets], np.int64)[shape]
+    end = np.cumsum(words)
+    out = np.empty(int(end[-1]) if len(end) else 0, np.uint32)
+    first = end - words
+    for r, matrix in zip(rows, packets, strict=True):
+        at = first[r]
+        for word in matrix.T:
+            out[at] = word
+            at += 1
+    return out.view(np.uint8)
+
+
+_TAGS = np.array([0, 0x20, 0x18, 0x29, 0x10, 0], np.uint8)
+"""By Kind."""
+_SHORT = np.array([0, 1, 1, 0, 1, 1], np.uint8)
+"""By Kind: whether the length of the value depends on it."""
+_MANY_SHAPES = 1 << 16
+_STRING_TAG = b"\x88\x01"
+_WORD = 4
+_SPILL = 8
+"""Bytes behind a row that writing its last integer may touch."""
+
+Field = bytes | tuple[U64, int]
+"""A part of a message: constant bytes, or a column and in how many bytes it is written: 1 to 10, FIXED as they are."""
+FIXED = -8
+
+
+def _shapes(kind: U8, arguments: Sequence[Argument], links: Sequence[Link]) -> I64:
+    """The number of each event's shape, from 0 without gaps."""
+    shape, bound = kind.astype(np.int32), END + INSTANT
+    for one in arguments:
+        if not one.kind.any():
+            continue
+        length = (one.value > np.uint64(0x3FFF)).view(np.uint8) + (one.value > np.uint64(0xFFFFFFF))
+        length *= _SHORT[one.kind]
+        shape, bound = _denser(shape, bound, 3 * len(Kind))
+        shape *= 3 * len(Kind)
+        shape += 3 * one.kind + length
     for link in links:
-        if link.present.any():
-            rows.put(b"\x81\x03" if link.last else b"\xf9\x02", link.present)  # terminating_flow_ids, flow_ids
-            rows.fixed64(link.value, link.present)
-    rows.close(body)
-    rows.close(whole)
-    return rows.done()
+        shape, bound = _denser(shape, bound, 2)
+        shape *= 2
+        shape += link.present
+    return _dense(shape)
 
 
-_TAGS = np.array([0, 0x20, 0x18, 0, 0x10, 0], np.uint8)
+def _denser(number: NDArray[np.int32], bound: int, factor: int) -> tuple[NDArray[np.int32], int]:
+    """(numbers as different as these, a bound of them times ``factor``): without gaps where they would grow large."""
+    if bound * factor <= _MANY_SHAPES:
+        return number, bound * factor
+    number = _dense(number).astype(np.int32)
+    return number, (int(number.max(initial=0)) + 1) * factor
 
 
-def _argument(rows: Rows, argument: Argument) -> None:
-    present = argument.kind != Kind.NONE
-    if not present.any():
-        return
-    body = rows.open(b"\x22", present)
-    rows.put(b"\x08", present)
-    if isinstance(argument.name, int):
-        rows.put(varint(argument.name), present)
-    else:
-        rows.varint(argument.name, present)
-    double, string = argument.kind == Kind.DOUBLE, argument.kind == Kind.STRING
-    integer = present & ~double & ~string
-    if integer.any():
-        rows.byte(_TAGS[argument.kind], integer)
-        rows.varint(np.where(integer, argument.value, np.uint64(0)), integer)
-    if double.any():
-        rows.put(b"\x29", double)
-        rows.fixed64(argument.value, double)
-    if string.any():
-        rows.put(b"\x88\x01", string)
-        rows.varint(np.where(string, argument.value, np.uint64(0)), string)
-    rows.close(body)
+def _dense(number: NDArray[np.int32]) -> I64:
+    used = np.flatnonzero(np.bincount(number))
+    table = np.zeros(int(used[-1]) + 1 if len(used) else 0, np.int64)
+    table[used] = np.arange(len(used))
+    return table[number]
+
+
+def _packets(
+    rows: I64, ns: U64, kind: U8, track: U64, name: U64, arguments: Sequence[Argument], links: Sequence[Link]
+) -> NDArray[np.uint32]:
+    """Packets of some events that have one shape, (rows, words)."""
+    one = int(rows[0])
+    event: list[Field] = [bytes([0x48, kind[one], 0x58]), _integer(track[rows])]
+    if kind[one] != END:
+        event += [b"\x50", _integer(name[rows])]
+    for argument in arguments:
+        if argument.kind[one] != Kind.NONE:
+            event += _annotation(argument, rows, Kind(int(argument.kind[one])))
+    for link in links:
+        if link.present[one]:
+            event += [b"\x81\x03" if link.last else b"\xf9\x02", (link.value[rows], FIXED)]
+    rest: list[Field] = [b"\x68\x02\x5a" + varint(_size(event)), *event]
+    time: list[Field] = [b"\x40", _integer(ns[rows]), b"\x50"]
+    for padding in range(2 * _WORD):
+        size = _size(time) + 1 + padding + _size(rest)
+        if (1 + len(varint(size)) + size) % _WORD == 0:
+            break
+    sequence = bytes([SEQUENCE_ID | 0x80, *[0x80] * (padding - 1), 0]) if padding else bytes([SEQUENCE_ID])
+    return _matrix(len(rows), [b"\x0a" + varint(size), *time, sequence, *rest])
+
+
+def _annotation(argument: Argument, rows: I64, kind: Kind) -> list[Field]:
+    """A debug annotation."""
+    name: Field = varint(argument.name) if isinstance(argument.name, int) else _integer(argument.name[rows])
+    tag = _STRING_TAG if kind == Kind.STRING else bytes([_TAGS[kind]])
+    value = argument.value[rows]
+    body: list[Field] = [b"\x08", name, tag, (value, FIXED) if kind == Kind.DOUBLE else _integer(value)]
+    return [b"\x22" + varint(_size(body)), *body]
+
+
+def _integer(values: U64) -> Field:
+    """A column of varints, as long as the longest of them is; constant bytes where all are equal."""
+    most = int(values.max())
+    if int(values.min()) == most:
+        return varint(most)
+    return values, -(-max(most.bit_length(), 1) // 7)
+
+
+def _size(fields: Sequence[Field]) -> int:
+    return sum(len(one) if isinstance(one, bytes) else abs(one[1]) for one in fields)
+
+
+def _matrix(count: int, fields: Sequence[Field]) -> NDArray[np.uint32]:
+    """``count`` messages of one length, (count, words)."""
+    size = _size(fields)
+    template = b"".join(one if isinstance(one, bytes) else bytes(abs(one[1])) for one in fields)
+    width = size + _SPILL
+    rows = bytearray(template + bytes(_SPILL)) * count
+    at = 0
+    # A column is written in words of 8 bytes: what they hold behind it is constant, or written next.
+    for one in fields:
+        if isinstance(one, bytes):
+            at += len(one)
+            continue
+        values, length = one
+        for offset, part, used in _words(values, length):
+            behind = template[at + offset + used : at + offset + 8].ljust(8 - used, b"\0")
+            part |= np.uint64(int.from_bytes(behind, "little") << 8 * used) if used < 8 else np.uint64(0)
+            np.ndarray(count, "<u8", rows, at + offset, (width,))[...] = part
+        at += abs(length)
+    return np.frombuffer(rows, np.uint32).reshape(count, width // _WORD)[:, : size // _WORD]
+
+
+def _words(values: U64, length: int) -> list[tuple[int, U64, int]]:
+    """(offset, 8 bytes, how many of them count) of a column of integers."""
+    if length == FIXED:
+        return [(0, values.copy(), 8)]
+    if length <= 8:
+        return [(0, _spread(values, length), length)]
+    low = _spread(values & np.uint64((1 << 56) - 1), 8) | np.uint64(1 << 63)
+    return [(0, low, 8), (8, _spread(values >> np.uint64(56), length - 8), length - 8)]
+
+
+def _spread(values: U64, length: int) -> U64:
+    """Varints of ``length`` bytes (8 at most), each in the low bytes of a word."""
+    out = values
+    for bits, low, high, shift in _SPREAD:
+        if 7 * length > bits:
+            out = (out & np.uint64(low)) | ((out & np.uint64(high)) << np.uint64(shift))
+    return out | np.uint64(0x8080808080808080 & ((1 << 8 * (length - 1)) - 1))
+
+
+_SPREAD = (
+    (28, 0x000000000FFFFFFF, 0x00FFFFFFF0000000, 4),
+    (14, 0x00003FFF00003FFF, 0x0FFFC0000FFFC000, 2),
+    (7, 0x007F007F007F007F, 0x3F803F803F803F80, 1),
+)
+"""Halves of 56, 28 and 14 bits move apart: (bits of a half, mask of the lower ones, of the upper ones, by how much)."""
 
 
 class PacketFile:
-    """Writes packets in order, in blocks of about a megabyte that other threads compress. A context manager."""
+    """Writes packets in order, in blocks of about a megabyte that other threads make and compress.
+
+    A context manager.
+    """
 
     BLOCK_BYTES = 1 << 20
 
     def __init__(self, file: BinaryIO, compress: bool) -> None:
         self._finish = _compressed if compress else bytes
-        self._pool = OrderedPool(file, 1 if compress else 0)
+        self._pool = OrderedPool(file, COMPRESSORS if compress else 0)
         self._held: list[bytes] = []
         self._size = 0
 
@@ -350,6 +460,11 @@ class PacketFile:
         if self._size >= self.BLOCK_BYTES:
             self._flush()
 
+    def write_later(self, make: Callable[[], U8]) -> None:
+        """Appends the packets that ``make`` returns; it is called on another thread where there are any."""
+        self._flush()
+        self._pool.submit(lambda: self._finish(make().tobytes()))
+
     def _flush(self) -> None:
         if self._held:
             self._pool.submit(self._finish, b"".join(self._held))
@@ -358,4 +473,4 @@ class PacketFile:
 
 
 def _compressed(data: bytes) -> bytes:
-    return blob(1, blob(50, zlib.compress(data, 1)))
+    return blob(1, blob(50, zlib_stream()(data)))

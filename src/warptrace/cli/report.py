@@ -37,6 +37,11 @@ class ReportVerb:
         parser.add_argument("run_dir", metavar="RUN", help="a result of profile, or one capture in it")
         add_selection(parser)
         parser.add_argument("--by", choices=BY, help="one table, grouped so, instead of a table for each role")
+        parser.add_argument(
+            "--subtract-event-cost",
+            action="store_true",
+            help="also show ranges less what recording the events inside them cost, beside the raw figures",
+        )
         parser.add_argument("--format", choices=FORMATS, default="text", help="default: text")
         parser.add_argument("--top", type=positive_int, metavar="N", default=TOP, help=f"rows of a table ({TOP})")
 
@@ -93,6 +98,12 @@ def make_report(options: argparse.Namespace) -> Report:
     elif "kernel_text" in given:
         chosen = [trace.launches[i] for i in select_launches(trace, given["kernel_text"])]
         launches = representative(chosen)
-    report = build(trace, launches, wait=given.get("wait"), flows=flows, by=given.get("by"),
-                   peer_wait=given.get("peer_wait"))  # fmt: skip
-    return report
+    return build(
+        trace,
+        launches,
+        wait=given.get("wait"),
+        flows=flows,
+        by=given.get("by"),
+        peer_wait=given.get("peer_wait"),
+        subtract=given.get("subtract_event_cost", False),
+    )

@@ -1,6 +1,6 @@
 """Deflate at the speed that is to be had: by isal where it is installed (``warptrace[fast]``), else by zlib.
 
-Compression is the larger part of writing a trace: isal takes a fifth of zlib's time, for a file 6 % larger.
+Compression is the larger part of writing a trace: isal takes a fifth of zlib's time, for a file a tenth larger.
 """
 
 from __future__ import annotations

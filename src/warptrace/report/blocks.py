@@ -160,6 +160,8 @@ def _detail(detail: Detail, report: Report, top: int) -> Iterator[Block]:
         yield Bullets(tuple(finding.text for finding in detail.findings))
     else:
         yield Line("No finding: nothing in the numbers passes a threshold.")
+    if report.subtract:
+        yield from _net(detail, top)
     if detail.by is not None:
         yield Heading(f"By {detail.by.key}", 3)
         yield from _by(detail.by, top)
@@ -226,6 +228,34 @@ def _roles(stats: LaunchStats) -> Grid:
         for role in stats.roles
     )
     return Grid(columns, 2, rows)
+
+
+def _net(detail: Detail, top: int) -> Iterator[Block]:
+    """Ranges less the cost of events, beside what was recorded."""
+    yield Heading("Less the cost of events: cycles", 3)
+    if detail.net is None:
+        yield Line("nothing is subtracted from emulated times")
+        return
+    columns = ("role", "range", "count", "total", "net total", "mean", "net mean", "p50", "net p50")
+    rows = tuple(
+        (
+            row.role,
+            row.name,
+            *map(str, (row.count, row.total, row.net_total)),
+            f"{row.mean:.0f}",
+            f"{row.net_mean:.0f}",
+            str(row.p50),
+            str(row.net_p50),
+        )
+        for row in detail.net[:top]
+    )
+    yield Grid(columns, 2, rows)
+    if len(detail.net) > top:
+        yield Line(f"... and {len(detail.net) - top} more names")
+    yield Line(
+        f"net: less what the events inside cost in a tight loop on an {DEVICE} ({DATE}), an upper estimate; all other "
+        "figures are as recorded"
+    )
 
 
 NAME_COLUMNS = ("range", "", "count", "total", "self", "mean", "p50", "p95", "p99", "max", "mean ns")

@@ -19,6 +19,7 @@ from .by import ByTable, table_by
 from .clocks import Clocks, launch_clocks
 from .cost import DATE, DEVICE
 from .findings import Finding, findings, sound
+from .net import NetRow, net_rows
 from .ranks import RankReport, rank_report
 from .roles import Roles
 from .stats import Analysis, LaunchRow, LaunchStats, LaunchView, RoleRow, analyze
@@ -31,13 +32,15 @@ VERSION = 1
 @dataclass(frozen=True)
 class Detail:
     """One launch gone into. ``sound``: its times can be trusted to say where time went. ``clocks``: None where nothing
-    is known of them."""
+    is known of them. ``net``: ranges less the cost of events; None where that was not asked for, or times are emulated.
+    """
 
     stats: LaunchStats
     clocks: Clocks | None
     findings: tuple[Finding, ...]
     by: ByTable | None
     sound: bool
+    net: tuple[NetRow, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,7 @@ class Report:
     """``launches``: a line for each launch of the trace; ``chosen_by``: "median" where each kernel and shape is stood
     for by its launch of median duration, "all" where the launches were asked for. ``builds``: what tracing changed in
     the kernels' registers and stack. ``problems``: kind, count, text, launch number. ``ranks``: None where only one
-    process and device recorded anything."""
+    process and device recorded anything. ``subtract``: figures less the cost of events were asked for."""
 
     emulated: bool
     epoch_ns: int
@@ -59,6 +62,7 @@ class Report:
     builds: tuple[str, ...]
     problems: tuple[tuple[str, int, str, int | None], ...]
     ranks: RankReport | None = None
+    subtract: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """The document."""
@@ -97,6 +101,8 @@ class Report:
         }
         if detail.by is not None:
             out["by"] = _by_json(detail.by)
+        if detail.net is not None:
+            out["net"] = [asdict(row) for row in detail.net]
         return out
 
     def _role_json(self, role: RoleRow) -> dict[str, Any]:
@@ -118,15 +124,16 @@ def build(
     flows: Sequence[Flow] = (),
     by: str | None = None,
     peer_wait: str | None = None,
+    subtract: bool = False,
 ) -> Report:
     """The report of a trace; the arguments are those of :func:`~.stats.analyze`, ``by`` one of :data:`.by.KEYS`, and
-    ``peer_wait`` as for :func:`~.ranks.rank_report`."""
+    ``peer_wait`` as for :func:`~.ranks.rank_report`. ``subtract``: also figures less the cost of events."""
     analysis = analyze(trace, launches, wait=wait, flows=flows)
     return Report(
         emulated=analysis.emulated,
         epoch_ns=analysis.epoch_ns,
         launches=analysis.launches,
-        details=tuple(_detail(trace, analysis, stats, by) for stats in analysis.details),
+        details=tuple(_detail(trace, analysis, stats, by, subtract) for stats in analysis.details),
         chosen_by=analysis.chosen_by,
         roles=analysis.roles,
         names=trace.strings,
@@ -135,19 +142,24 @@ def build(
         builds=build_lines(trace),
         problems=analysis.problems,
         ranks=rank_report(trace, wait=wait, peer_wait=peer_wait),
+        subtract=subtract,
     )
 
 
-def _detail(trace: Trace, analysis: Analysis, stats: LaunchStats, by: str | None) -> Detail:
+def _detail(trace: Trace, analysis: Analysis, stats: LaunchStats, by: str | None, subtract: bool) -> Detail:
     table, launch = None, trace.launches[stats.launch.number - 1]
-    if by is not None:
-        table = table_by(LaunchView(trace, launch, analysis.roles, np.array(analysis.waits, np.bool_)), by)
+    view = None
+    if by is not None or subtract:
+        view = LaunchView(trace, launch, analysis.roles, np.array(analysis.waits, np.bool_))
+    if view is not None and by is not None:
+        table = table_by(view, by)
     return Detail(
         stats=stats,
         clocks=launch_clocks(trace, launch),
         findings=findings(stats, emulated=trace.emulated),
         by=table,
         sound=sound(stats, trace.emulated),
+        net=net_rows(view) if view is not None and subtract and not trace.emulated else None,
     )
 
 

@@ -381,8 +381,8 @@ class LaunchView:
         self.cycles = (r.end_cycle - r.start_cycle)[part]
         self.role = self.role_of_warp[self.warp]
         self.present = np.unique(self.role_of_warp).tolist()
-        resident = self.placement.resident_per_sm * -(-int(np.prod(launch.block)) // 32)
-        self.cost = warp_costs(trace, self.rows, resident)
+        self.warps_per_sm = self.placement.resident_per_sm * -(-int(np.prod(launch.block)) // 32)
+        self.cost = warp_costs(trace, self.rows, self.warps_per_sm)
         self.name_rows = self._name_rows()
 
     def stats(self, flows: Sequence[Flow] = ()) -> LaunchStats:

@@ -5,8 +5,8 @@ python examples/peer_all_gather.py                                       runs it
 warptrace profile --postprocess all -- python examples/peer_all_gather.py
 warptrace report RESULT                                                  how far ranks are apart, who waits for whom
 
-Every block brings one tile to all peers. A flag, released at system scope behind the tile, tells the peer that it is
-there; ``wait_peer`` is the time until a peer's own flag is seen, with the peer's rank as its payload.
+Every block brings one tile to all peers. A flag, released at system scope behind the tile (``signal``), tells the peer
+that it is there; ``wait_peer`` is the time until a peer's own flag is seen, with the peer's rank as its payload.
 """
 
 import argparse
@@ -49,10 +49,10 @@ def all_gather(table: cute.Tensor, first: cutlass.Int32, turn: cutlass.Int32, wo
             for i in cutlass.range(TILE // THREADS, unroll=4):
                 target[i * THREADS + thread] = source[i * THREADS + thread]
             cute.arch.sync_threads()
-        if thread == 0:
-            flag = cute.make_ptr(cutlass.Int32, table[world + peer], cute.AddressSpace.gmem, assumed_align=16)
-            cute.arch.store(flag + rank * TILES + tile, turn, sem="release", scope="sys")
-        iket.mark("signal", peer)
+        with iket.range("signal", peer):  # lasts until all that was stored has arrived
+            if thread == 0:
+                flag = cute.make_ptr(cutlass.Int32, table[world + peer], cute.AddressSpace.gmem, assumed_align=16)
+                cute.arch.store(flag + rank * TILES + tile, turn, sem="release", scope="sys")
 
     for step in cutlass.range(1, world, unroll=1):
         peer = (rank + step) % world

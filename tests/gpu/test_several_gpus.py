@@ -39,7 +39,11 @@ pytestmark = [
     pytest.mark.skipif(torch.cuda.device_count() < 2, reason="one GPU"),
 ]
 
-GOAL_NS = 300
+MOST_UNCERTAIN_NS = 750
+"""Half of a round trip between two H200 (1.06 to 1.5 us) less what a flag takes within one of them: no one can tell how
+a round trip divides into its two ways."""
+FORETOLD_NS = 150
+"""What a pair may be off from the line through the others: the noise of comparisons, and what the drift does."""
 BUFFER = 256 << 20
 CONTROL_BYTES = 8192
 NO_MULTICAST = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1", "NVSHMEM_DISABLE_NVLS": "1"}
@@ -115,7 +119,7 @@ def test_what_a_direct_comparison_costs_and_is_worth(
     assert len(good) >= 50
     assert np.median(seconds) < 0.02
     assert np.abs(rest).max() <= 2 * max(pair.uncertainty_ns for pair in good)
-    assert np.median([pair.uncertainty_ns for pair in good]) <= GOAL_NS
+    assert np.median([pair.uncertainty_ns for pair in good]) <= MOST_UNCERTAIN_NS
 
 
 def test_the_host_says_the_same(measure: Callable[[float], PeerPair | None], figure: Figure) -> None:
@@ -207,7 +211,7 @@ def test_alignment_holds_under_load(
         told = along([fit_link(Pairs(at[rest], (other - at)[rest], doubt[rest].astype(float)))], at[k : k + 1])
         error = abs(int(told.middle[0]) - int(other[k] - at[k]))
         worst = max(worst, error)
-        assert error <= told.uncertainty[0] + doubt[k]
+        assert error <= min(told.uncertainty[0] + doubt[k], FORETOLD_NS)
     figure("a pair less what the others foretell, most (ns)", worst)
     figure("uncertainty of the link at and between the pairs, worst (ns)",
            float(along([link], np.linspace(at[0], at[-1], 5001).astype(np.int64)).uncertainty.max()))  # fmt: skip
@@ -219,7 +223,7 @@ def test_alignment_holds_under_load(
     assert abs(error) <= told.uncertainty[0] + behind.uncertainty_ns
     assert len(at) >= LOAD_S * 0.7
     assert not [p.text for p in trace.problems if "direct comparisons" in p.text]
-    assert alignment(trace, figure, "load") <= GOAL_NS + 50
+    assert alignment(trace, figure, "load") <= MOST_UNCERTAIN_NS
 
 
 # -------------------------------------------------------------------------------------------------------- causality
@@ -375,7 +379,7 @@ def ends_of(trace: Trace, launch: int, name: str) -> np.ndarray:
 
 
 def assert_adds_up(trace: Trace, launch: int) -> None:
-    """Waits and stores lie in the life of their warp, one after the other, and leave little of it."""
+    """Waits, stores and signals lie in the life of their warp, one after the other, and leave little of it."""
     r, w = trace.ranges, trace.warps
     warps = np.flatnonzero(w.launch == launch)
     inside = np.isin(r.warp, warps)

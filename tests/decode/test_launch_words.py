@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+from dataclasses import replace
 from fractions import Fraction
 from io import StringIO
 from pathlib import Path
@@ -157,6 +158,22 @@ def test_copies_that_cannot_be_told_apart_are_graphs_of_a_node(
             program.launch(wire.captured_word(1, node), grid)
     launches = program.trace(tmp_path).launches
     assert len({x.graph for x in launches}) == len(launches) == sum(map(len, grids))
+
+
+def test_what_a_killed_process_launched_is_counted_by_node(tmp_path: Path) -> None:
+    """Host code counted six: three plain ones, of which two are here, and three nodes, of which two are, one as two
+    copies with replays."""
+    program = Program()
+    for grid in (10, 20, 20):
+        program.launch(wire.captured_word(1, 1), grid)
+        program.launch(wire.captured_word(1, 2), grid + 1)
+    program.launch(wire.stream_word(0))
+    program.launch(wire.stream_word(STREAM))
+    capture = read_capture(program.capture(tmp_path))
+    manifest = {**capture.manifest, "state": "running", "launches": {f"{program.kernel.id:016x}": 6}}
+    trace = decode([replace(capture, manifest=manifest)])
+    lost = [(p.count, p.text) for p in trace.problems if p.kind == "lost_launches"]
+    assert lost == [(2, "2 of 6 launches of k by process 4242 were not saved")]
 
 
 def test_dump_says_it(tmp_path: Path) -> None:

@@ -34,6 +34,13 @@ class LaunchKey:
         """Handle of the stream that it was launched into; None: not known, or that of a graph's launch."""
         return None if self.graph or not 0 < self.word < wire.LAUNCH_CAPTURED else self.word - 1
 
+    @property
+    def counted(self) -> tuple[int, ...]:
+        """The same, kernel id first, in all launches that host code counted as one: replays, and copies of a node."""
+        if self.word & wire.LAUNCH_CAPTURED and self.word & (1 << wire.LAUNCH_NODE_BITS) - 1:
+            return (self.kernel_id, self.word)
+        return (self.kernel_id, self.device, self.grid_id)
+
 
 @dataclass(frozen=True)
 class LaunchTable:

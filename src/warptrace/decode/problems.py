@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from ..trace import Launch, Problem, Warps
 from ..wire import CELL_KERNEL_COUNT, LOST_DTYPE, unpack_capacity
 from .clocks import MOVED
 from .events import Streams, region_cycles
+from .launches import LaunchKey
 from .tables import I64, Bool, Regions, SiteTable, distinct
 
 if TYPE_CHECKING:
@@ -70,9 +71,12 @@ def _beyond_table(capture: Capture) -> list[Problem]:
     return problems
 
 
-def unsaved_problems(captures: Sequence[Capture], launches: Sequence[Launch]) -> list[Problem]:
+def unsaved_problems(
+    captures: Sequence[Capture], launches: Sequence[Launch], keys: Sequence[LaunchKey]
+) -> list[Problem]:
     """Of processes that did not come to save everything: how many launches are missing, since host code counts them
-    (the capture of a graph counts as a launch of each of its nodes, whose replays are counted nowhere)."""
+    (the capture of a graph counts as a launch of each of its nodes, whose replays are counted nowhere). ``keys``: those
+    of the launches."""
     problems = []
     for process, capture in enumerate(captures):
         undrained = capture.manifest.get("undrained", [])
@@ -81,16 +85,19 @@ def unsaved_problems(captures: Sequence[Capture], launches: Sequence[Launch]) ->
             problems.append(Problem("unclosed_capture", 1, text))
         problems += [Problem("unclosed_capture", 1, f"process {_pid(capture)}: {d['reason']}") for d in undrained]
         if undrained or not capture.complete:
-            problems += _missing_launches(capture, [x for x in launches if x.process == process])
+            mine = [(x, key.counted) for x, key in zip(launches, keys, strict=True) if x.process == process]
+            problems += _missing_launches(capture, [x for x, _ in mine], {counted for _, counted in mine})
     return problems
 
 
-def _missing_launches(capture: Capture, launches: Sequence[Launch]) -> list[Problem]:
-    """By kernel: launches that host code counted and of which nothing is there, and launches that lack warps."""
+def _missing_launches(
+    capture: Capture, launches: Sequence[Launch], found: Collection[tuple[int, ...]]
+) -> list[Problem]:
+    """By kernel: launches that host code counted and of which nothing is there, and launches that lack warps.
+    ``found``: what is there of those it counted, the kernel's id first."""
     problems = []
     selection = Selection.from_json(capture.manifest.get("selection") or {})
-    found = {(x.kernel_id, x.device, x.grid_id) for x in launches}
-    saved = Counter(kernel % CELL_KERNEL_COUNT for kernel, _, _ in found)
+    saved = Counter(kernel % CELL_KERNEL_COUNT for kernel, *_ in found)
     names: dict[int, list[str]] = {}
     for record in capture.kernels.values():
         if selection.wants(record.symbol):

@@ -272,6 +272,14 @@ def waiting_loop(n, value):
 
 
 @cute.jit
+def late_only(n, value):
+    for _ in cutlass.range(n, unroll=1):
+        cute.arch.sync_threads()
+        iket.mark("released")
+    return value
+
+
+@cute.jit
 def working_loop(n, value):
     for _ in cutlass.range(n, unroll=1):
         iket.range_push("work")
@@ -280,7 +288,7 @@ def working_loop(n, value):
     return value
 
 
-@pytest.mark.parametrize(("body", "expected"), [(waiting_loop, [False, True]), (working_loop, [False, False])])
-def test_an_event_behind_a_wait_is_an_anchor(body, expected):
-    """In a loop of two events: a wait hides the read of the timer, work does not."""
+@pytest.mark.parametrize(("body", "expected"), [(waiting_loop, [True, False]), (late_only, [True]), (working_loop, [False, False])])
+def test_an_event_at_a_wait_is_an_anchor(body, expected):
+    """In loops of few events: a wait hides the read of the timer, work does not."""
     assert [s.anchor for s in built(body).record.sites] == expected

@@ -396,12 +396,10 @@ def anchored(g: cute.Tensor, n: cutlass.Int32):
             iket.mark("alone")
 
 
-@pytest.mark.parametrize(
-    ("block", "wanted"), [((32, 1, 1), ("outer", "a", "alone")), ((24, 1, 1), ("outer", "a"))], ids=["wide", "narrow"]
-)
-def test_loops_with_room_for_it_record_the_global_timer(block, wanted):
-    """By the first event with a free half slot: outer loops, inner ones with four events or more, and where records are
-    wide also with one."""
+@pytest.mark.parametrize("block", [(32, 1, 1), (24, 1, 1)], ids=["wide", "narrow"])
+def test_loops_with_room_for_it_record_the_global_timer(block):
+    """By the first event with a free half slot: outer loops, and inner ones with four events or more."""
+    wanted = ("outer", "a")
     built = compiled(anchored, block)
     assert [s.name for s in built.record.sites if s.anchor] == list(wanted)
     assert {e.site: e.anchored for e in built.entry.events} == {s.id: s.anchor for s in built.record.sites}

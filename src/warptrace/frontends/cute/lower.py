@@ -156,9 +156,8 @@ def _collect(kernel: Any) -> list[Event]:
     return events
 
 
-def _with_anchors(events: list[Event], uniform: Uniformity) -> list[Event]:
-    wide = uniform.whole_warps() and all(_together(e.op.block, uniform) for e in events)
-    return [replace(e, anchor=a) for e, a in zip(events, anchors.choose(events, wide=wide), strict=True)]
+def _with_anchors(events: list[Event]) -> list[Event]:
+    return [replace(e, anchor=a) for e, a in zip(events, anchors.choose(events), strict=True)]
 
 
 def _with_gaps(kernel: Any, events: list[Event], ring: bool) -> list[Event]:
@@ -218,7 +217,7 @@ def _lower_kernel(
     _check_payloads(events)
     balance.check(kernel, {e.op: e for e in events})
     uniform = Uniformity(kernel)
-    events = _numbered(kernel, _with_anchors(_with_gaps(kernel, events, ring), uniform))
+    events = _numbered(kernel, _with_anchors(_with_gaps(kernel, events, ring)))
     _guard_ends(events, uniform)
     groups = _groups(kernel, {e.op: e for e in events}, uniform)
     stride = 16 if any(e.payload != PayloadType.NONE or e.anchor for e in events) else 8

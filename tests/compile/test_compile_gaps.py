@@ -288,7 +288,9 @@ def working_loop(n, value):
     return value
 
 
-@pytest.mark.parametrize(("body", "expected"), [(waiting_loop, [True, False]), (late_only, [True]), (working_loop, [False, False])])
+@pytest.mark.parametrize(
+    ("body", "expected"), [(waiting_loop, [True, False]), (late_only, [True]), (working_loop, [False, False])]
+)
 def test_an_event_at_a_wait_is_an_anchor(body, expected):
     """In loops of few events: a wait hides the read of the timer, work does not."""
     assert [s.anchor for s in built(body).record.sites] == expected

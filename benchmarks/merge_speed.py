@@ -1,9 +1,13 @@
 """Speed and memory of putting the processes of a job on one timeline: captures -> read -> decode -> combined outputs.
 
-    python benchmarks/merge_speed.py [--ranks 8] [--hosts 1] [--events 10000000] [--launches 4] [--warps 16] [--json]
+    python benchmarks/merge_speed.py [--ranks 8] [--hosts 1] [--events 10000000] [--launches 4] [--warps 16] [--each]
+                                     [--json]
 
-Every rank is a process with a GPU of its own, whose timer stands apart from the others' and drifts; ``--events`` counts
-those of all ranks together. Checks that all events came through and that launches of all ranks begin together within
+Every rank is a process with a GPU of its own, whose timer stands apart from the others' and drifts; it was compared with
+its host and with the first GPU of its host. ``--events`` counts those of all ranks together. ``--each``: no combined
+outputs, but a Parquet data set made of one process after the other (``warptrace export --per-process``), for what memory
+does not hold together.
+Checks that all events came through and that launches of all ranks begin together within
 the stated uncertainty. Prints seconds and the peak memory of the process that reads and writes, in MB; the captures are
 made in another.
 """
@@ -23,8 +27,9 @@ import numpy as np
 from decode_speed import EPOCH_NS, PATTERN, SMS, bank_image, record, timed
 
 from warptrace import wire
-from warptrace.decode import decode
+from warptrace.decode import decode, decode_each
 from warptrace.export import write_iket_json, write_perfetto
+from warptrace.export.dataset import write_parquet_parts
 from warptrace.raw import BankImage, CaptureWriter, find_captures, read_capture
 from warptrace.sites import KernelRecord
 from warptrace.trace import Trace
@@ -77,6 +82,10 @@ def of_rank(image: BankImage, rank: int) -> BankImage:
     return moved
 
 
+def first_of_host(rank: int, ranks: int, hosts: int) -> int:
+    return next(r for r in range(ranks) if r * hosts // ranks == rank * hosts // ranks)
+
+
 def write_rank(folder: Path, rank: int, ranks: int, hosts: int, kernel: KernelRecord, images: list[BankImage]) -> None:
     host = f"host{rank * hosts // ranks}"
     writer = CaptureWriter(
@@ -92,6 +101,11 @@ def write_rank(folder: Path, rank: int, ranks: int, hosts: int, kernel: KernelRe
     for ns in PAIRS_NS:
         timer = EPOCH_NS - behind_ns(rank) + ns - ns * drift_ppm(rank) // 1_000_000
         writer.add_clock(0, EPOCH_NS + ns, timer, 1400.0, 77 + ns)
+    hub = first_of_host(rank, ranks, hosts)
+    for ns in PAIRS_NS:
+        timers = (EPOCH_NS - behind_ns(r) + ns - ns * drift_ppm(r) // 1_000_000 for r in (rank, hub))
+        if rank != hub:
+            writer.add_peer_clock(0, f"GPU-{hub:08x}", *timers, 250.0, 1000, 300)
     writer.write_regions(0, [of_rank(image, rank) for image in images])
     writer.finish(ended_unix_ns=1)
 
@@ -115,6 +129,26 @@ def check(trace: Trace, args: argparse.Namespace, events: int) -> dict[str, Any]
     return {"spread_ns": spread, "stated_ns": round(doubt)}
 
 
+def check_each(folder: Path, args: argparse.Namespace, events: int) -> dict[str, Any]:
+    """The same of the data set, by its columns."""
+    import pyarrow.dataset as pd
+
+    rows = {name: pd.dataset(folder / name, partitioning="hive").count_rows() for name in ("ranges", "markers")}
+    rounds = args.ranks * args.launches * args.warps * (events // len(PATTERN))
+    assert rows == {"ranges": rounds * 5, "markers": rounds}, rows
+    launches = pd.dataset(folder / "launches", partitioning="hive").to_table().to_pydict()
+    begins = np.array(launches["epoch_ns"]) + np.array(launches["start_ns"])
+    number = np.array(launches["grid_id"])
+    spread = max(int(np.ptp(begins[number == 1 + i])) for i in range(args.launches))
+    doubt = max(launches["alignment_uncertainty_ns"])
+    assert spread <= doubt, (spread, doubt)
+    return {"spread_ns": spread, "stated_ns": round(doubt)}
+
+
+def one_after_the_other(folder: Path, target: Path) -> None:
+    write_parquet_parts(decode_each([read_capture(path) for path in find_captures(folder)]), target, "job")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--ranks", type=int, default=8)
@@ -122,6 +156,7 @@ def main() -> None:
     parser.add_argument("--events", type=int, default=10_000_000)
     parser.add_argument("--launches", type=int, default=4)
     parser.add_argument("--warps", type=int, default=16)
+    parser.add_argument("--each", action="store_true", help="a Parquet data set of one process after the other")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     args = parser.parse_args()
     warps = args.ranks * args.launches * args.warps
@@ -134,6 +169,13 @@ def main() -> None:
         maker.join()
         assert maker.exitcode == 0
         results["raw_mb"] = round(sum(path.stat().st_size for path in folder.rglob("*.wtraw")) / 1e6)
+        if args.each:
+            timed("each", results, lambda: one_after_the_other(folder, folder / "data"))
+            results["peak_mb"] = round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+            results["parquet_mb"] = round(sum(path.stat().st_size for path in folder.rglob("*.parquet")) / 1e6)
+            results |= check_each(folder / "data", args, events)
+            print(json.dumps(results) if args.json else "\n".join(f"{k:16} {v}" for k, v in results.items()))
+            return
         captures = timed("read", results, lambda: [read_capture(path) for path in find_captures(folder)])
         trace = timed("decode", results, lambda: decode(captures))
         results |= check(trace, args, events)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sqlite3
 from pathlib import Path
 
@@ -42,6 +43,21 @@ def test_two_runs_in_one_data_set(cli: Cli, run_dir: Path) -> None:
     assert again.returncode == 2 and "give another --run-name, or --clobber to replace it" in again.stderr
 
 
+def test_one_process_after_the_other_also_of_several_runs(cli: Cli, run_dir: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    shutil.copytree(run_dir, run_dir.parent / "again")
+    words = ("--to", "parquet", "--per-process", "-o", "data", "--run-name", "job")
+    done = cli("export", "run", "again", *words)
+    assert (done.returncode, done.stderr) == (0, "warptrace: wrote 2 processes to data\n")
+    folder = run_dir.parent / "data"
+    parts = sorted((folder / "ranges" / "run=job").iterdir())
+    assert [path.name for path in parts] == ["part-0.parquet", "part-1.parquet"]
+    assert [parquet.ParquetFile(path).metadata.num_rows for path in parts] == [2, 2]
+    assert cli("export", "run", *words).returncode == 2
+    assert cli("export", "run", *words, "--clobber").returncode == 0
+    assert [path.name for path in (folder / "ranges" / "run=job").iterdir()] == ["part-0.parquet"]
+
+
 def test_the_content(cli: Cli, run_dir: Path) -> None:
     assert cli("export", "run", "--to", "sqlite", "-o", "x.db").returncode == 0
     connection = sqlite3.connect(run_dir.parent / "x.db")
@@ -56,6 +72,8 @@ def test_the_content(cli: Cli, run_dir: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "status", "error"),
     [
+        (["run", "run", "--to", "csv"], 2, "several runs are exported with --per-process"),
+        (["run", "--to", "csv", "--per-process"], 2, "--per-process belongs to --to parquet"),
         (["run"], 2, "the following arguments are required: --to"),
         (["run", "--to", "xml"], 2, "invalid choice: 'xml'"),
         (["nowhere", "--to", "csv"], 1, "nowhere"),

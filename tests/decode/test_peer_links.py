@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from warptrace import wire
-from warptrace.decode import decode
+from warptrace.decode import decode, decode_each
 from warptrace.decode.align import align_devices
 from warptrace.decode.fit import WANDER, Pairs
 from warptrace.decode.peers import SLEW, along, fit_link
@@ -270,3 +270,34 @@ def test_a_thousand_ranks_of_128_hosts() -> None:
     assert (np.abs(error) <= stated + 2).all()
     assert stated[:32].max() < 900
     assert 1_000_000 < stated[32:].max() < 1_020_000
+    # Ranks of another host are as close to each other as their direct comparisons; its clock moves them together.
+    for host in error.reshape(128, 8, 4):
+        assert np.ptp(np.median(host, axis=1)) < 8_000
+
+
+def test_processes_one_after_the_other_stand_where_they_stand_together(tmp_path: Path) -> None:
+    """Decoded alone, each on the common timeline; GPU 3 has no comparisons at all."""
+    hub = ("GPU-2", 7_000, 0, 200.0)
+    gpus = [Gpu(0, -50_000, peers=(hub,)), Gpu(1, 92_000, start=600_000, peers=(hub,)), Gpu(2, 7_000, start=700_000),
+            Gpu(3, 5, host=False)]  # fmt: skip
+    captures = [read_capture(captured(tmp_path, gpu)) for gpu in gpus]
+    together, alone = decode(captures), list(decode_each(captures))
+    starts = {x.process: together.epoch_ns + x.start_ns for x in together.launches}
+    for number, trace in enumerate(alone):
+        (launch,) = trace.launches
+        assert trace.epoch_ns + launch.start_ns == starts[number]
+        facts = [one for one in together.meta["alignment"] if one["process"] == number]
+        assert trace.meta["alignment"] == [one | {"process": 0} for one in facts]
+    assert [len(trace.problems) for trace in alone] == [1, 0, 0, 0] == [len(together.problems), 0, 0, 0]
+
+
+def test_ranks_of_another_host_stay_together(tmp_path: Path) -> None:
+    """The clock pairs of rank 2 with its host are 600 ns wrong; its comparison with rank 1 tells."""
+    peers = (("GPU-1", 5_000, 0, 200.0),)
+    gpus = [Gpu(0, 0), Gpu(1, 5_000, machine="two"), Gpu(2, -80_000, machine="two", host_error=600, peers=peers)]
+    trace = decoded(tmp_path, *gpus)
+    first, second = (x.start_ns for x in sorted(trace.launches, key=lambda x: x.process)[1:])
+    assert second - first == pytest.approx(0, abs=40)
+    one, two = trace.meta["alignment"][1:]
+    assert two["uncertainty_ns"] - one["uncertainty_ns"] == pytest.approx(200, abs=40)
+    assert (one["peer_pairs"], two["peer_pairs"]) == (0, 2)

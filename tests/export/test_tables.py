@@ -9,6 +9,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from traces import TraceScript
 
 from warptrace.errors import UsageError, WarptraceError
 from warptrace.export import dataset
-from warptrace.export.dataset import run_label, write_csv, write_parquet, write_sqlite
+from warptrace.export.dataset import run_label, write_csv, write_parquet, write_parquet_parts, write_sqlite
 from warptrace.export.tables import TABLES, Tables, flat
 from warptrace.trace import Process, Trace
 from warptrace.wire import PayloadType
@@ -211,6 +212,45 @@ def test_duckdb_reads_many_runs_and_ranks(tmp_path: Path) -> None:
         for rank in (0, 1)
         for step in (0, 1, 2)
     ]
+
+
+SKEW = """
+with rounds as (
+  select *, epoch_ns + start_ns as begins,
+    row_number() over (partition by run, rank, kernel order by start_ns) as round
+  from read_parquet('{folder}/launches/*/*.parquet', hive_partitioning = true)
+)
+select kernel, round, max(begins) - min(begins) as skew_ns, arg_max(rank, begins) as last,
+  max(alignment_uncertainty_ns) as uncertain_ns
+from rounds group by all order by skew_ns desc limit 3
+"""
+
+
+def test_duckdb_compares_ranks_that_were_never_in_memory_together(tmp_path: Path) -> None:
+    """The query of docs/several-gpus.md, on traces of one process each, whose epochs differ."""
+    duckdb = pytest.importorskip("duckdb")
+
+    def traces() -> Iterator[Trace]:
+        for rank in range(3):
+            script = TraceScript()
+            script.processes.append(Process(100 + rank, {"rank": rank}))
+            for turn in range(4):
+                launch = script.launch(start_ns=10_000 * turn, end_ns=10_000 * turn + 500)
+                script.warp(launch, 10_000 * turn, 10_000 * turn + 500)
+            facts = {"process": 0, "device": 0, "uncertainty_ns": 250.0 * (rank > 0)}
+            late = 700 if rank == 1 else 0
+            yield replace(script.build(), epoch_ns=1_000_000 + late, meta={"alignment": [facts]})
+
+    written = write_parquet_parts(traces(), tmp_path, "job")
+    assert sorted(path.name for path in written if path.parent.parent.name == "launches") == [
+        f"part-{n}.parquet" for n in range(3)
+    ]
+    page = Path(__file__).resolve().parents[2] / "docs" / "several-gpus.md"
+    if page.exists():
+        assert SKEW.format(folder="data") in page.read_text(encoding="utf-8")
+    rows = duckdb.sql(SKEW.format(folder=tmp_path)).fetchall()
+    assert rows[0][2:] == (700, 1, 250.0)
+    assert sorted(row[1] for row in rows)[-1] <= 4
 
 
 def test_polars_reads_many_runs(tmp_path: Path) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..errors import UsageError
+from ..errors import UsageError, WarptraceError
 from ._messages import ProgressCallback, note, progress_bar, shown
 from .postprocess import run_folder
 
@@ -53,20 +53,32 @@ class Export:
             + ".",
             argument_default=argparse.SUPPRESS,
         )
-        parser.add_argument("run_dir", metavar="RUN", help="a result of profile, or one capture in it")
+        parser.add_argument(
+            "run_dirs", metavar="RUN", nargs="+", help="a result of profile, or one capture in it"
+        )
         parser.add_argument("--to", choices=tuple(FORMATS), required=True, help="what to write")
         parser.add_argument(
             "-o", "--output", dest="output_dir", metavar="PATH", help="where to (default: a name in RUN)"
         )
         parser.add_argument("--run-name", metavar="NAME", help="parquet: what this run is called (default: RUN's name)")
         parser.add_argument("--clobber", action="store_true", help="replace what is there")
+        parser.add_argument(
+            "--per-process",
+            action="store_true",
+            help="parquet: decode one process after the other, all on one timeline: what does not fit memory together",
+        )
 
     def run(self, options: argparse.Namespace) -> int:
         """Returns 0. Raises WarptraceError."""
         from .. import load
 
         given = vars(options)
-        run = Path(os.path.realpath(options.run_dir))
+        first, *more = options.run_dirs
+        run = Path(os.path.realpath(first))
+        if more and "per_process" not in given:
+            raise UsageError("several runs are exported with --per-process; `warptrace merge` makes one trace of them")
+        if "per_process" in given and options.to != "parquet":
+            raise UsageError("--per-process belongs to --to parquet")
         target = Path(given.get("output_dir") or run_folder(run) / FORMATS[options.to].name)
         clobber = given.get("clobber", False)
         if "run_name" in given and options.to != "parquet":
@@ -74,13 +86,46 @@ class Export:
         if FORMATS[options.to].folder != target.is_dir() and target.exists():
             kind = "folder" if FORMATS[options.to].folder else "file"
             raise UsageError(f"{shown(target)} is no {kind}: choose another -o")
-        write = _writer(options.to, target, given.get("run_name", run_folder(run).name), clobber)
-        trace = load(options.run_dir)
+        run_name = given.get("run_name", run_folder(run).name)
+        if "per_process" in given:
+            _each(options.run_dirs, target, run_name, clobber)
+            return 0
+        write = _writer(options.to, target, run_name, clobber)
+        trace = load(first)
         with progress_bar(f"writing {target.name}") as progress:
             written = write(trace, progress)
         for path in written:
             note(f"wrote {shown(path)}")
         return 0
+
+
+def _each(run_dirs: list[str], target: Path, run_name: str, clobber: bool) -> None:
+    """One process after the other into a data set."""
+    from ..decode import decode_each
+    from ..export.dataset import parquet_targets, write_parquet_parts
+    from ..raw import find_captures, read_capture
+
+    _refuse(parquet_targets(target, run_name), clobber, "give another --run-name, or ")
+    captures = [read_capture(path) for run in run_dirs for path in find_captures(run)]
+    captures = [capture for capture in captures if capture.recorded]
+    if not captures:
+        raise WarptraceError(f"{' and '.join(run_dirs)} recorded nothing")
+    with progress_bar(f"writing {target.name}") as progress:
+        done = 0
+
+        def advance(part: int, whole: int) -> None:
+            if progress is not None:
+                progress(done * 1000 + part * 1000 // max(whole, 1), len(captures) * 1000)
+
+        def traces() -> Iterator[Trace]:
+            nonlocal done
+            for trace in decode_each(captures):
+                yield trace
+                del trace  # before the next one is decoded
+                done += 1
+
+        write_parquet_parts(traces(), target, run_name, clobber=clobber, progress=advance)
+    note(f"wrote {len(captures)} processes to {shown(target)}")
 
 
 Writer = Callable[["Trace", "ProgressCallback | None"], "list[Path]"]

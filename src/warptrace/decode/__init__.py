@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from .decoder import decode
+from .decoder import decode, decode_each
 
-__all__ = ["decode"]
+__all__ = ["decode", "decode_each"]

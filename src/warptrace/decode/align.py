@@ -18,7 +18,7 @@ import numpy as np
 from ..raw import Capture
 from ..trace import Problem
 from .fit import Offset, Pairs, fit_offset
-from .peers import Difference, Link, Name, along, find_links
+from .peers import Difference, Link, Links, Name, along, find_links
 from .tables import I32, I64, LostRows, Regions
 
 Key = tuple[int, int]
@@ -58,25 +58,28 @@ class Alignment:
     """What to add to a device's times, by (process, device ordinal); empty where nothing is known.
 
     ``names``: what GPU it is; ``offsets``: of GPUs from their host's clock, by name; ``paths``: direct comparisons that
-    lead from a GPU to the reference; ``reference``: the device whose timeline is everyone's; ``doubt``: by machine,
-    how far its clock may be from the reference's.
+    lead from a GPU to the reference; ``relays``: of a GPU that none lead so far, comparisons that lead to another one,
+    which its host's clock brings on; ``reference``: the GPU whose timeline is everyone's; ``doubt``: by machine, how
+    far its clock may be from the reference's.
     """
 
     names: dict[Key, Name]
     offsets: dict[Name, Offset]
     paths: dict[Name, list[Link]]
-    reference: Key | None
+    relays: dict[Name, tuple[list[Link], Name]]
+    reference: Name | None
     doubt: dict[str, float]
     problems: tuple[Problem, ...]
 
     def shift(self, process: I32, device: I32, time: I64) -> I64:
         """ns to add to (n,) %globaltimer times of the given devices."""
         result = np.zeros(len(time), np.int64)
-        if self.reference is None or len(self.names) == 1:
+        if self.reference is None:
             return result
         for key, rows in by_device(process, device):
-            if self.names[key] != self.names[self.reference]:
-                found, _ = self.difference(self.names[key], time[rows])
+            name = self.names.get(key)
+            if name is not None and name != self.reference:
+                found, _ = self.difference(name, time[rows])
                 if found is not None:
                     result[rows] = found.middle
         return result
@@ -85,11 +88,15 @@ class Alignment:
         """(the reference's timer minus that of a GPU, at (n,) times of the latter; None where nothing is known, at how
         many of them direct comparisons and those with the host exclude each other)."""
         path = self.paths.get(name)
-        direct = None if path is None else along(path, time)
-        by_host = self._by_host(name, time)
-        if direct is None:
-            return by_host, 0
-        return direct.with_other(by_host)
+        if path is not None:
+            return along(path, time).with_other(self._by_host(name, time))
+        if name in self.relays:
+            path, relay = self.relays[name]
+            direct = along(path, time)
+            further = self._by_host(relay, time + direct.middle)
+            if further is not None:
+                return direct.then(further), 0
+        return self._by_host(name, time), 0
 
     def _by_host(self, name: Name, time: I64) -> Difference | None:
         offset, reference = self.offsets.get(name), self._reference()
@@ -109,15 +116,17 @@ class Alignment:
         """
         result = []
         for key, rows in by_device(regions.process, regions.device):
-            name = self.names[key]
+            name = self.names.get(key)
+            if name is None:  # a file that the manifest does not name
+                continue
             headers = regions.headers[rows]
             exits = headers["exit_globaltimer"][regions.closed[rows]]
             times = np.concatenate([headers["entry_globaltimer"], exits]).astype(np.int64)
-            same = self.reference is not None and name == self.names[self.reference]
+            same = name == self.reference
             found = None if self.reference is None or same else self.difference(name, times)[0]
             if found is None and not same:
                 continue
-            offset, path = self.offsets.get(name), self.paths.get(name) or ()
+            offset, path = self.offsets.get(name), self.paths.get(name) or self.relays.get(name, ((), name))[0]
             result.append(
                 {
                     "process": key[0],
@@ -154,7 +163,12 @@ class Alignment:
         return None if far is None else (int(time[0]), float(reference.uncertainty(time)[0]) + far)
 
     def _reference(self) -> Offset | None:
-        return None if self.reference is None else self.offsets.get(self.names[self.reference])
+        return None if self.reference is None else self.offsets.get(self.reference)
+
+    def of_process(self, process: int) -> Alignment:
+        """That of one process alone, which is then the first. Problems are told with the first only."""
+        names = {(0, device): name for (number, device), name in self.names.items() if number == process}
+        return replace(self, names=names, problems=() if process else self.problems)
 
 
 def by_device(process: I32, device: I32) -> Iterable[tuple[Key, I64]]:
@@ -175,7 +189,20 @@ def align_devices(
     """
     process = np.concatenate([regions.process, lost.process])
     device = np.concatenate([regions.device, lost.device])
-    used = [key for key, _ in by_device(process, device)]
+    return _align(captures, [key for key, _ in by_device(process, device)], hosts_ns)
+
+
+def align_captures(captures: Sequence[Capture], hosts_ns: float = HOSTS_NS) -> Alignment:
+    """The same of all devices that any capture names, without a look at what they recorded."""
+    used = [
+        (process, int(device["ordinal"]))
+        for process, capture in enumerate(captures)
+        for device in capture.manifest.get("devices", ())
+    ]
+    return _align(captures, used, hosts_ns)
+
+
+def _align(captures: Sequence[Capture], used: Sequence[Key], hosts_ns: float) -> Alignment:
     names = {key: _name(captures[key[0]], key) for key in used}
     machines = {key: machine(captures[key[0]]) for key in used}
     clocks = {
@@ -191,23 +218,39 @@ def align_devices(
             where = machines[keys[0]]
             offsets[name] = fit_offset(where, _sorted(pairs, clocks[where]))
     links = find_links(captures, lambda i, device: _name(captures[i], (i, device)), list(map(machine, captures)))
-    reference = next((key for known in (offsets, links.names()) for key in used if names[key] in known), None)
-    paths, doubt = {}, {}
+    reference = next((names[key] for known in (offsets, links.names()) for key in used if names[key] in known), None)
+    paths: dict[Name, list[Link]] = {}
+    doubt = {}
     if reference is not None:
-        paths = links.paths(names[reference])
-        own = clocks[machines[reference]].doubt if names[reference] in offsets else 0.0
+        paths = links.paths(reference)
+        own = clocks[offsets[reference].machine].doubt if reference in offsets else 0.0
         doubt = {"": own, **{m: hosts_ns + clock.doubt + own for m, clock in clocks.items()}}
     hosts = {machines[key]: str(captures[key[0]].manifest.get("host", "")) for key in used}
-    found = Alignment(names, offsets, paths, reference, doubt, ())
+    relays = _relays(dict.fromkeys(names.values()), offsets, links, paths)
+    found = Alignment(names, offsets, paths, relays, reference, doubt, ())
     problems = [*_not_aligned(found), *_contradicted(found)]
     problems += _set_clocks({hosts[m]: clock for m, clock in clocks.items()})
     return replace(found, problems=tuple(problems))
 
 
+def _relays(
+    names: Iterable[Name], offsets: dict[Name, Offset], links: Links, paths: dict[Name, list[Link]]
+) -> dict[Name, tuple[list[Link], Name]]:
+    """Of each group of GPUs that direct comparisons connect, but not with the reference, the way to the first of them
+    that its host knows: among themselves they are then as good as these comparisons."""
+    found: dict[Name, tuple[list[Link], Name]] = {}
+    for relay in names:
+        if relay in offsets and relay not in paths and relay not in found:
+            there = {name: (path, relay) for name, path in links.paths(relay).items() if path}
+            found.update(there)
+            found[relay] = ([], relay)
+    return {name: way for name, way in found.items() if way[0]}
+
+
 def _not_aligned(found: Alignment) -> list[Problem]:
     gpus = dict.fromkeys(found.names.values())
     nowhere = np.zeros(0, np.int64)
-    own = None if found.reference is None else found.names[found.reference]
+    own = found.reference
     without = [gpu for gpu in gpus if gpu != own and (own is None or found.difference(gpu, nowhere)[0] is None)]
     if len(gpus) < 2 or not without:
         return []

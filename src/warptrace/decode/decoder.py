@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,7 +13,7 @@ from ..raw import Capture
 from ..selection import EVERYTHING
 from ..trace import Launch, Process, Trace, Warps
 from ..wire import unpack_block, unpack_cluster
-from .align import HOSTS_NS, Alignment, align_devices, shifted_lost
+from .align import HOSTS_NS, Alignment, align_captures, align_devices, shifted_lost
 from .anchors import collect_anchors
 from .blocks import Source, decode_events
 from .clocks import ClockMap, fit_clocks, group_facts, groups_by_launch, ns_per_cycle
@@ -79,10 +79,23 @@ class Times:
     lost: I64
 
 
-def decode(captures: Sequence[Capture], *, hosts_ns: float = HOSTS_NS) -> Trace:
+def decode_each(captures: Sequence[Capture], *, hosts_ns: float = HOSTS_NS) -> Iterator[Trace]:
+    """A Trace of each capture, one after the other, all on one timeline: what does not fit memory together.
+
+    ``epoch_ns`` of each is its own, and on that timeline. ``hosts_ns``: as for ``decode``.
+    """
+    alignment = align_captures(captures, hosts_ns)
+    for number, one in enumerate(captures):
+        yield decode([one], alignment=alignment.of_process(number))
+
+
+def decode(
+    captures: Sequence[Capture], *, hosts_ns: float = HOSTS_NS, alignment: Alignment | None = None
+) -> Trace:
     """Decodes the captures of one run, or of several, into one Trace; no captures give an empty one.
 
-    ``hosts_ns``: how far the clocks of two machines may be apart, where the captures are of several. Damage, loss and
+    ``hosts_ns``: how far the clocks of two machines may be apart, where the captures are of several. ``alignment``: of
+    their devices, where it is known already. Damage, loss and
     doubt are counted in ``Trace.problems``; nothing in the captures' data raises.
     """
     table = site_table(captures)
@@ -90,7 +103,8 @@ def decode(captures: Sequence[Capture], *, hosts_ns: float = HOSTS_NS) -> Trace:
     lost = read_lost(captures)
     launches = assign_launches(regions, lost)
     regions, launch = regions.select(launches.keep), launches.of_region[launches.keep]
-    alignment = align_devices(captures, regions, lost, hosts_ns)
+    if alignment is None:
+        alignment = align_devices(captures, regions, lost, hosts_ns)
     aligned = alignment.facts(regions)
     lost = shifted_lost(lost, alignment)
     nominal = _nominal_clocks(captures)

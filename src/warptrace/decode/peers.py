@@ -118,6 +118,10 @@ class Difference:
         result: F64 = (self.high - self.low) / 2
         return result
 
+    def then(self, further: Difference) -> Difference:
+        """The way on from there: both differences, and both uncertainties."""
+        return Difference(self.base + further.base, self.low + further.low, self.high + further.high)
+
     def with_other(self, other: Difference | None) -> tuple[Difference, int]:
         """(what both allow, at how many times they exclude each other: there, all that either allows)."""
         if other is None:

@@ -8,7 +8,7 @@ import os
 import re
 import shutil
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -73,26 +73,44 @@ def write_parquet(
     Readers of Hive partitions (DuckDB, Polars, Spark, pyarrow) get a column ``run``. A run that the data set has
     already is replaced with ``clobber``, else refused. Returns the files. Raises WarptraceError.
     """
+    return write_parquet_parts([trace], folder, run, clobber=clobber, progress=progress)
+
+
+def write_parquet_parts(
+    traces: Iterable[Trace],
+    folder: str | os.PathLike[str],
+    run: str,
+    *,
+    clobber: bool = False,
+    progress: Progress | None = None,
+) -> list[Path]:
+    """The same of a run that comes in several traces, which need not be in memory together: ``part-<n>.parquet`` for
+    the n-th. ``progress``: of each trace from its begin."""
     pq = require("pyarrow.parquet", "a Parquet data set")
     targets = parquet_targets(folder, run)
     for target in targets:
         if target.exists() and not clobber:
             raise UsageError(f"{target} is there already: give another --run-name, or --clobber to replace it")
-    tables = Tables(trace)
-    meter = _Meter(tables, progress)
     scratch = Path(folder) / f".{run_label(run)}.{os.getpid()}.part"
+    made: list[str] = []
     with _os_errors(Path(folder)):
         try:
             for name in TABLES:
                 (scratch / name).mkdir(parents=True)
-                _parquet_file(pq, tables, name, scratch / name / "part-0.parquet", meter)
+            for trace in traces:
+                made.append(f"part-{len(made)}.parquet")
+                tables = Tables(trace)
+                meter = _Meter(tables, progress)
+                for name in TABLES:
+                    _parquet_file(pq, tables, name, scratch / name / made[-1], meter)
+                del trace, tables, meter  # before the next one is made
             for name, target in zip(TABLES, targets):
                 shutil.rmtree(target, ignore_errors=True)
                 target.parent.mkdir(parents=True, exist_ok=True)
                 os.replace(scratch / name, target)
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
-    return [target / "part-0.parquet" for target in targets]
+    return [target / part for target in targets for part in made]
 
 
 def _parquet_file(pq: Any, tables: Tables, name: str, path: Path, meter: _Meter) -> None:

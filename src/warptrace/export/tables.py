@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ..errors import UsageError, WarptraceError
 from ..report.roles import find_roles
-from ..trace import RANGE_TOKEN, U8, U64, Trace
+from ..trace import RANGE_TOKEN, U8, U64, Launch, Trace
 from ..wire import PayloadType
 from .payload import ValueKind, texts, widen
 
@@ -254,12 +254,21 @@ class Tables:
             "duration_ns": column([one.end_ns - one.start_ns for one in launches]),
             "epoch_ns": column([self.trace.epoch_ns] * len(launches)),
             "clock_uncertainty_ns": Column(np.array([one.clock_uncertainty_ns for one in launches], np.float64)),
+            "alignment_uncertainty_ns": self._alignment(launches),
             "warps_recorded": column([one.warps_recorded for one in launches]),
             "warps_expected": column([one.warps_expected for one in launches]),
             "events": column([one.events for one in launches]),
             "lost_events": column([one.lost_events for one in launches]),
             "lost_warps": column([one.lost_warps for one in launches]),
         }
+
+    def _alignment(self, launches: Sequence[Launch]) -> Column:
+        """How far a launch's device may be off against the first; nothing where it is not on the common timeline."""
+        facts = self.trace.meta.get("alignment", ())
+        known = {(one["process"], one["device"]): one["uncertainty_ns"] for one in facts}
+        found = [known.get((one.process, one.device)) for one in launches]
+        values = np.array([0.0 if one is None else one for one in found], np.float64)
+        return Column(values, None, np.array([one is not None for one in found], np.bool_))
 
     def _sites(self, sites: NDArray[Any]) -> Column:
         known = sites >= 0

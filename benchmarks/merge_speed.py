@@ -1,12 +1,12 @@
 """Speed and memory of putting the processes of a job on one timeline: captures -> read -> decode -> combined outputs.
 
-    python benchmarks/merge_speed.py [--ranks 8] [--hosts 1] [--events 10000000] [--launches 4] [--warps 16] [--each]
-                                     [--json]
+    python benchmarks/merge_speed.py [--ranks 8] [--hosts 1] [--events 10000000] [--launches 4] [--warps 16]
+                                     [--each] [--json]
 
-Every rank is a process with a GPU of its own, whose timer stands apart from the others' and drifts; it was compared with
-its host and with the first GPU of its host. ``--events`` counts those of all ranks together. ``--each``: no combined
-outputs, but a Parquet data set made of one process after the other (``warptrace export --per-process``), for what memory
-does not hold together.
+Every rank is a process with a GPU of its own, whose timer stands apart from the others' and drifts; it was compared
+with its host and with the first GPU of its host. ``--events`` counts those of all ranks together. ``--each``: no
+combined outputs, but a Parquet data set made of one process after the other (``warptrace export --per-process``), for
+what memory does not hold together.
 Checks that all events came through and that launches of all ranks begin together within
 the stated uncertainty. Prints seconds and the peak memory of the process that reads and writes, in MB; the captures are
 made in another.

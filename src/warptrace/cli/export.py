@@ -40,7 +40,7 @@ class Export:
     """The verb."""
 
     name = "export"
-    options: frozenset[str] = frozenset({"output_dir", "clobber"})
+    options: frozenset[str] = frozenset({"output_dir", "clobber", "per_process"})
     takes_command = False
 
     def prepare_parser(self, verbs: Verbs) -> None:

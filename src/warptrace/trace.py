@@ -94,6 +94,11 @@ class Launch:
             return ""
         return STREAM_NAMES.get(self.stream, f"{self.stream:#x}")
 
+    @property
+    def origin(self) -> str:
+        """The stream, or the replay of a graph ("graph_exec_1:3"), for a reader; "" where neither is known."""
+        return self.stream_name if self.graph is None else f"{self.graph[0]}:{self.graph[1]}"
+
 
 @dataclass(frozen=True)
 class Process:

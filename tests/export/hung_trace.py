@@ -6,6 +6,7 @@ from pathlib import Path
 
 from fake_device import EPOCH_NS, FakeDevice, FakeKernel, FakeWarp, write_capture
 
+from warptrace import wire
 from warptrace.decode import decode
 from warptrace.raw import read_capture
 from warptrace.runtime import snapshot
@@ -38,7 +39,7 @@ def hung(folder: Path) -> Trace:
     done = FakeWarp(warp=1, sm=1, start_ns=START_NS)
     done.event(outer, at=198)
     done.event(pop, at=400)
-    device.launch(kernel, [stuck, done.exit(at=600)], block=(64, 1, 1))
+    device.launch(kernel, [stuck, done.exit(at=600)], block=(64, 1, 1), word=wire.stream_word(0x7F00))
     path = write_capture(folder / "pid_1", [FakeDevice(0, bank_bytes=1 << 16, slack=1 << 14)], [kernel], finish=False)
     pair = ClockPair(1, 2, EPOCH_NS + NOW_NS, 9.0, 9)
     facts = {"name": "", "uuid": "", "compute_capability": "9.0", "sm_count": 132, "clock_khz": 1_980_000,

@@ -16,6 +16,7 @@ from traces import TraceScript
 
 from warptrace.export.html import write_html
 from warptrace.export.iket_json import write_iket_json
+from warptrace.report.hang import hang_report
 from warptrace.trace import Trace
 
 NEAR = 200
@@ -55,6 +56,13 @@ def test_json_has_the_open_ranges(trace: Trace, tmp_path: Path) -> None:
     assert facts["fullWarps"] == []
     assert all("payloadType" not in one for one in facts["openRanges"])
     assert [strings[one["rangeNameIdx"]] for one in launch["ranges"]] == ["full_wait", "consume"]
+
+
+def test_the_text_has_the_stream(trace: Trace) -> None:
+    report = hang_report(trace)
+    assert report is not None
+    assert [launch.origin for launch in report.launches] == ["stream 0x7f00"]
+    assert ", device 0, stream 0x7f00: not ended after 3.00 s" in report.text()
 
 
 def test_json_of_a_warp_whose_memory_was_full(trace: Trace, tmp_path: Path) -> None:

@@ -93,7 +93,8 @@ class Group:
 @dataclass(frozen=True)
 class HungLaunch:
     """A launch that had not ended. ``ran_ns``: since its first warp began; ``missing``: warps of the grid that left no
-    record, of which ``begun`` says whether some have certainly begun; ``lost``: warps that found no memory."""
+    record, of which ``begun`` says whether some have certainly begun; ``lost``: warps that found no memory;
+    ``origin``: its stream, or graph and replay, "" where neither is known."""
 
     index: int
     kernel: str
@@ -101,6 +102,7 @@ class HungLaunch:
     block: Cta
     cluster: Cta
     device: int
+    origin: str
     pid: int
     ran_ns: int
     expected: int
@@ -203,6 +205,7 @@ class _State:
             block=launch.block,
             cluster=launch.cluster,
             device=launch.device,
+            origin=f"stream {launch.stream_name}" if launch.stream_name else launch.origin,
             pid=self.trace.processes[launch.process].pid,
             ran_ns=int(self.now[running].max()) - launch.start_ns,
             expected=launch.warps_expected,
@@ -402,9 +405,10 @@ def _text(report: HangReport) -> Iterator[str]:
 
 def _launch_text(launch: HungLaunch, report: HangReport) -> Iterator[str]:
     kernel = shorten(launch.kernel, MAX_NAME) + (" (emulated)" if report.emulated else "")
+    origin = f", {launch.origin}" if launch.origin else ""
     yield (
         f"launch {launch.index + 1}, kernel {kernel}, grid {_dim(launch.grid)}, block {_dim(launch.block)}, "
-        f"pid {launch.pid}, device {launch.device}: not ended after {duration(launch.ran_ns)}"
+        f"pid {launch.pid}, device {launch.device}{origin}: not ended after {duration(launch.ran_ns)}"
     )
     parts = [f"{launch.running} running", f"{launch.ended} ended"]
     if launch.missing:

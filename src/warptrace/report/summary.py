@@ -175,7 +175,7 @@ def _row(launch: Launch, place: str) -> LaunchRow:
         lost_warps=launch.lost_warps,
         duration_ns=launch.end_ns - launch.start_ns,
         place=place,
-        stream=launch.stream_name if launch.graph is None else f"{launch.graph[0]}:{launch.graph[1]}",
+        stream=launch.origin,
     )
 
 

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.gpu
 CTAS = 4
 WARPS = CTAS * k.WARPS
 LAUNCHES = 5
-FAULTS = ("exit", "int", "term", "kill", "segv", "illegal", "visible", "fork", "captured")
+FAULTS = ("exit", "int", "term", "hup", "kill", "segv", "abort", "illegal", "visible", "fork", "captured")
 BUFFER = ("--buffer-size", "64M")
 SETS_DEVICES = """
 import os, runpy, sys
@@ -68,7 +68,7 @@ def assert_whole(trace: Trace, launches: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fault", "status"), [("exit", 9), ("int", 130), ("term", 143), ("visible", 0)], ids=lambda x: str(x)
+    ("fault", "status"), [("exit", 9), ("int", 130), ("term", 143), ("hup", 129), ("visible", 0)], ids=lambda x: str(x)
 )
 def test_everything_is_saved(days: dict[str, Day], fault: str, status: int) -> None:
     day = days[fault]
@@ -77,7 +77,7 @@ def test_everything_is_saved(days: dict[str, Day], fault: str, status: int) -> N
     assert_whole(trace, LAUNCHES)
 
 
-@pytest.mark.parametrize(("fault", "status"), [("kill", 137), ("segv", 139)])
+@pytest.mark.parametrize(("fault", "status"), [("kill", 137), ("segv", 139), ("abort", 134)])
 def test_a_death_that_nobody_sees_coming(days: dict[str, Day], figure: Figure, fault: str, status: int) -> None:
     """What was finished 3 s before is there; the rest is there too, or counted."""
     day = days[fault]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import sys
@@ -91,7 +92,7 @@ def main() -> None:
         if child == 0:
             os._exit(0)
         assert os.waitpid(child, 0)[1] == 0
-    if FAULT in ("kill", "segv", "illegal"):
+    if FAULT in ("kill", "segv", "abort", "illegal"):
         time.sleep(SAVED_S)
     for n in range(3, 5):
         call(n)
@@ -101,7 +102,9 @@ def main() -> None:
         driver.call("cuCtxSynchronize")
     elif FAULT == "exit":
         os._exit(9)
-    elif FAULT in ("int", "term", "kill", "segv"):
+    elif FAULT == "abort":
+        ctypes.CDLL(None).abort()
+    elif FAULT in ("int", "term", "hup", "kill", "segv"):
         os.kill(os.getpid(), getattr(signal, f"SIG{FAULT.upper()}"))
         time.sleep(60)
 

@@ -117,7 +117,7 @@ class Memory:
     def describe(self) -> dict[str, object]:
         return {
             "name": self.device.name,
-            "uuid": "GPU-0",
+            "uuid": f"GPU-{self.ordinal}",
             "compute_capability": "9.0",
             "sm_count": 132,
             "clock_khz": 1_980_000,
@@ -130,7 +130,7 @@ memories: dict[int, Memory] = {}
 
 
 def _device_memory(ordinal: int, buffer_bytes: int) -> Memory:
-    if os.environ.get("FAKE_GPU") == "full":
+    if os.environ.get("FAKE_GPU") in ("full", f"full {ordinal}"):
         raise DriverError("cuMemAlloc", 2, "out of memory")
     memories[ordinal] = Memory(ordinal, buffer_bytes)
     return memories[ordinal]
@@ -148,7 +148,7 @@ class Kernel:
         self._launched = 0
         registry.announce(self._kernel.record)
 
-    def launch(self, warps: int = 2) -> None:
+    def launch(self, warps: int = 2, device: int = DEVICE) -> None:
         number = kernel_number(self._kernel.id)
         entry = CELL._kernels[number]
         before = int(entry["launches"])
@@ -159,11 +159,11 @@ class Kernel:
             self._call(wire.CELL_KERNELS_OFFSET + number * wire.CELL_KERNEL_BYTES)
         if entry["main"] == wire.CELL_SKIP:
             return
-        if CELL._devices[DEVICE] == 0:
-            self._call(wire.CELL_DEVICES_OFFSET + 8 * DEVICE)
-        if CELL._devices[DEVICE] <= 1:
+        if CELL._devices[device] == 0:
+            self._call(wire.CELL_DEVICES_OFFSET + 8 * device)
+        if CELL._devices[device] <= 1:
             return
-        self._run(memories[DEVICE].device, warps)
+        self._run(memories[device].device, warps)
 
     def _call(self, offset: int) -> None:
         """Host code reaches the callback by its address."""
@@ -196,9 +196,9 @@ def file() -> Path:
     return path
 
 
-def poison() -> None:
-    """The context dies, as after an illegal memory access."""
-    memories[DEVICE].poisoned = True
+def poison(device: int = DEVICE) -> None:
+    """The context dies, as after an illegal memory access or a reset of the device."""
+    memories[device].poisoned = True
 
 
 def busy(seconds: float) -> None:
@@ -206,10 +206,10 @@ def busy(seconds: float) -> None:
     memories[DEVICE].busy_s = seconds
 
 
-def saved(launches: int, timeout_s: float = 20.0) -> None:
+def saved(launches: int, timeout_s: float = 20.0, device: int = DEVICE) -> None:
     """Waits until the drain has moved all that ``launches`` launches of two warps left in memory."""
     deadline = time.monotonic() + timeout_s
-    banks = memories[DEVICE].device.banks
+    banks = memories[device].device.banks
     while time.monotonic() < deadline:
         if int(banks["tail"].sum()) == int(banks["head"].sum()) > 0:
             return

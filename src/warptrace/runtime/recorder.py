@@ -340,6 +340,7 @@ class Recorder:
         pressure = 0.0
         looked = saved = compared = time.monotonic()
         launches = CELL.all_launches()
+        broken: set[int] = set()
         while not self._wake.wait(DRAIN_PERIOD_S if pressure < PRESSURE else BUSY_PERIOD_S):
             if not self._recording:
                 pressure = 0.0
@@ -354,7 +355,7 @@ class Recorder:
             looked, launches = time.monotonic(), now
             everything = looked - saved >= SAVE_PERIOD_S
             pressure = 0.0
-            for device in list(self._devices.values()):
+            for device in [one for ordinal, one in list(self._devices.items()) if ordinal not in broken]:
                 try:
                     for _ in range(2 if everything else 1):  # what the first look finds finished the second moves
                         stats = device.drain.step(everything)
@@ -362,13 +363,13 @@ class Recorder:
                     pressure = max(pressure, stats.pressure)
                 except DriverError as e:  # the context is dead; the end of the recording tells what that costs
                     log("info", f"device {device.memory.ordinal}: draining while kernels run has ended: {e}")
-                    return
+                    broken.add(device.memory.ordinal)
                 except WarptraceError as e:  # a full disk: what is in memory stays there, and there is another chance
                     self._complain(str(e))
                 except Exception as e:  # reported once; the final drain still writes what is in memory
                     text = f"draining while kernels run has ended: {type(e).__name__}: {e}"
                     log("error", f"device {device.memory.ordinal}: {text}")
-                    return
+                    broken.add(device.memory.ordinal)
             if everything:
                 saved = time.monotonic()
 

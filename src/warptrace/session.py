@@ -320,6 +320,7 @@ def _instrument(given: Mapping[str, Any]) -> None:
     from .frontends.cute import dsl
 
     options = RuntimeOptions.from_keywords("", given)
+    dsl.note_launches(options.host_ranges)
     dsl.instrument(options.auto, nested=options.auto_nested, names=options.auto_names)
 
 
@@ -331,6 +332,7 @@ def _disarm() -> None:
         dsl.build_untraced(False)
         dsl.keep_newest(False)
         dsl.record_annotations(True)
+        dsl.note_launches(False)
         if DSL_PACKAGE in sys.modules:
             dsl.instrument(())
 

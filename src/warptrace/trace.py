@@ -227,7 +227,7 @@ class Problem:
     ``kind`` is one of "lost_events", "lost_warps", "lost_push", "lost_start" (a range whose begin was overwritten),
     "torn_ring", "uncertain_count", "unpaired_push", "unpaired_pop", "unpaired_start", "unpaired_end", "ambiguous_end",
     "unclosed_warp", "unclosed_capture", "lost_launches", "unknown_kernel", "unknown_site", "damaged_region",
-    "truncated_file", "clock", "selection".
+    "truncated_file", "clock", "selection", "host".
     """
 
     kind: str

@@ -257,6 +257,8 @@ CELL_CAPTURING_OFFSET = 16
 """Address of the driver's ``cuStreamIsCapturing``, 0: not known."""
 CELL_CAPTURED_OFFSET = 24
 """Address of a function (stream, where to put a launch word) that host code calls at a launch that is captured."""
+CELL_NOTES_OFFSET = 32
+"""Address of the memory in which host code that was compiled to do so notes launches, 0: none."""
 CELL_DEVICES_OFFSET = 64
 CELL_DEVICE_COUNT = 64
 CELL_KERNELS_OFFSET = 1024
@@ -276,6 +278,21 @@ launch. Launches ``first`` to ``end - 1`` are recorded. ``ask``: if not 0, every
 before it reads the size. ``main``: bytes of main slots of a warp (:func:`exact_main`), or :data:`CELL_SKIP`, or an
 automatic size (:func:`auto_main`). ``lane``: bytes of each other lane's block, a multiple of 128, 0 for none; with an
 automatic ``main``: ``1 | shift << 1``, that is ``main_bytes >> shift``, or 0 for none."""
+NOTES_HEADER_DTYPE = np.dtype([("head", "<u8"), ("capacity", "<u8")])
+"""``head`` counts the launches to be noted; those from ``capacity`` on are not."""
+NOTES_HEADER_BYTES = 64
+NOTE_DTYPE = np.dtype(
+    {
+        "names": ["unix_ns", "thread", "kernel_id", "control", "word"],
+        "formats": ["<u8"] * 5,
+        "offsets": [0, 8, 16, 24, 32],
+        "itemsize": 48,
+    }
+)
+"""A launch that is recorded, as host code makes it: CLOCK_REALTIME (written last), ``pthread_self``, and the kernel,
+control pointer and launch word."""
+NOTE_COUNT = 1 << 18
+NOTES_BYTES = NOTES_HEADER_BYTES + NOTE_COUNT * NOTE_DTYPE.itemsize
 CELL_OFF = 1
 """A device's word with this value: no tracing on this device (0: not asked yet)."""
 CELL_SKIP = 2

@@ -48,6 +48,7 @@ OPTIONS: dict[str, tuple[list[str], Any]] = {
     "window": (["--window"], True),
     "keep_events": (["--keep-events", "last"], "last"),
     "iket_calls": (["--no-iket-calls"], False),
+    "host_ranges": (["--host-ranges"], True),
     "auto": (["--auto=mma,waits"], ("waits", "mma")),
     "peer_clocks": (["--no-peer-clocks"], False),
 }
@@ -69,6 +70,7 @@ DEFAULTS = {
     "peer_clocks": True,
     "auto_nested": False,
     "auto_names": (),
+    "host_ranges": False,
 }
 
 

@@ -158,6 +158,7 @@ def test_every_child_python_gets_the_environment(cli: Cli, tmp_path: Path, how: 
         "peer_clocks": True,
         "auto_nested": False,
         "auto_names": [],
+        "host_ranges": False,
     }
     assert shown["PYTHONPATH"] == path
     armed = {p.name for p in tmp_path.glob("armed_*")}
@@ -218,6 +219,7 @@ def test_the_record_of_a_run(cli: Cli, workload: list[str], tmp_path: Path) -> N
             "peer_clocks": True,
         "auto_nested": False,
         "auto_names": [],
+        "host_ranges": False,
         },
         "versions": {
             "warptrace": warptrace.__version__,

@@ -70,7 +70,8 @@ def test_defaults() -> None:
 def test_variables() -> None:
     selection = Selection(kernels=("gemm",), clusters_by_kernel=(("x", ((1, 2, 3),)),), warps=(0, 3), launch_count=2)
     options = RuntimeOptions(
-        "/d", 1 << 28, 7, "info", True, True, selection, "last", False, ("waits", "mma"), False, True, (("a*", "b"),)
+        "/d", 1 << 28, 7, "info", True, True, selection, "last", False, ("waits", "mma"), False, True, (("a*", "b"),),
+        True,
     )
     env = options.to_env()
     assert RuntimeOptions.from_env(env) == options
@@ -97,6 +98,7 @@ def test_variables() -> None:
         "peer_clocks": False,
         "auto_nested": True,
         "auto_names": [["a*", "b"]],
+        "host_ranges": True,
     }
     assert json.loads(env.pop("WARPTRACE_OPTIONS")) == values
     assert env == {"WARPTRACE": "1", "WARPTRACE_DIR": "/d"}
@@ -136,6 +138,7 @@ def test_options_of_a_newer_version_are_ignored_and_sizes_may_be_text() -> None:
         ('{"auto": 1}', "WARPTRACE_OPTIONS: auto must be a list of groups, not 1"),
         ('{"auto_names": {"a": 1}}', "WARPTRACE_OPTIONS: auto_names must give each pattern a name as text, "),
         ('{"auto_names": "a"}', "WARPTRACE_OPTIONS: auto_names must be an object of patterns and names, not 'a'"),
+        ('{"host_ranges": 1}', "WARPTRACE_OPTIONS: host_ranges must be true or false, not 1"),
         ('{"auto_nested": 1}', "WARPTRACE_OPTIONS: auto_nested must be true or false, not 1"),
         ('{"window": "on"}', "WARPTRACE_OPTIONS: window must be true or false, not 'on'"),
         ('{"untraced_build": 1}', "WARPTRACE_OPTIONS: untraced_build must be true or false, not 1"),

@@ -494,3 +494,36 @@ def test_a_window_in_which_the_process_died(tmp_path: Path) -> None:
 
 def test_windows_whose_place_is_unknown_are_left_out(tmp_path: Path) -> None:
     assert window_slices(windowed((None, None)), tmp_path) == []
+
+
+# ------------------------------------------------------------------------------------------------------- the host
+def hosted(uncertainty: float | None) -> Trace:
+    """A launch from 100 to 900 ns that a thread called 150 ns before, inside two ranges."""
+    script = TraceScript()
+    script.warp(script.launch(), 100, 900).mark(500, "m")
+    ranges = [
+        {"source": "nvtx", "name": name, "thread": 7, "begin_unix_ns": 1, "end_unix_ns": 2, "open": name == "late",
+         "begin_ns": begin, "end_ns": end}
+        for name, begin, end in (("step", -200, 1200), ("load", -100, 0), ("late", 1100, 1300))
+    ]  # fmt: skip
+    call = {"kernel_id": "0", "thread": 7, "device": 0, "unix_ns": 1, "launch": 0, "captured": False, "ns": -50}
+    host = {"process": 0, "uncertainty_ns": uncertainty, "threads": {7: "MainThread"}, "ranges": ranges,
+            "marks": [], "launches": [call], "lost_launches": 0}  # fmt: skip
+    return replace(script.build(), meta={"host": [host]})
+
+
+def test_the_host_has_tracks(tmp_path: Path) -> None:
+    """Ranges that cross are on two; the file begins with the first of them."""
+    found = [row for row in slices(load(hosted(2.5), tmp_path)) if row[0].startswith("Host")]
+    assert [(path, name, ts, dur) for path, name, ts, dur, *_ in found] == [
+        ("Host/MainThread: NVTX", "step", 0, 1400),
+        ("Host/MainThread: NVTX", "load", 100, 100),
+        ("Host/MainThread: launches", "launch gemm", 150, 0),
+        ("Host/MainThread: NVTX (2)", "late", 1300, 200),
+    ]
+    facts = {key: value for key, (_, value) in found[2][5].items()}
+    assert facts == {"clock_uncertainty_ns": 2.5, "grid": 1, "start_after_ns": 150}
+
+
+def test_a_host_whose_clock_is_not_known_is_left_out(tmp_path: Path) -> None:
+    assert [row for row in slices(load(hosted(None), tmp_path)) if row[0].startswith("Host")] == []

@@ -33,6 +33,12 @@ llvm.func @launch(%control: i64, %handle: i64) -> i64 {
   llvm.return %value : i64
 }
 """
+_NOTING = """
+llvm.func @note(%kernel: i64, %control: i64, %word: i64) -> i64 {
+  %value = llvm.call @warptrace_note(%kernel, %control, %word) : (i64, i64, i64) -> i64
+  llvm.return %value : i64
+}
+"""
 
 
 class HostCode:
@@ -40,14 +46,16 @@ class HostCode:
 
     def __init__(self) -> None:
         declared = "llvm.func @_cudaGetDevice(!llvm.ptr) -> i32\n"
-        assert declared in hidden._HOST
+        known = "llvm.func @warptrace_cell() -> i64\n"
+        assert declared in hidden._HOST and known in hidden._NOTE
+        text = hidden._HOST.replace(declared, "") + hidden._NOTE.replace(known, "")
         with ir.Context(), ir.Location.unknown():
-            module = ir.Module.parse(hidden._HOST.replace(declared, "") + _PROGRAM)
+            module = ir.Module.parse(text + _PROGRAM + _NOTING)
             self._engine = ExecutionEngine(module, opt_level=2)
         # The engine looks up wrappers that take the addresses of arguments and result.
         wrapper = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
-        self._control, self._region, self._launch = (
-            wrapper(self._engine.raw_lookup(name)) for name in ("control", "region", "launch")
+        self._control, self._region, self._launch, self._note = (
+            wrapper(self._engine.raw_lookup(name)) for name in ("control", "region", "launch", "note")
         )
 
     def launch(self, kernel_id: int, stream: int = 0) -> tuple[int, int, int]:
@@ -55,6 +63,10 @@ class HostCode:
         offset = wire.CELL_KERNELS_OFFSET + kernel_number(kernel_id) * wire.CELL_KERNEL_BYTES
         control = _call(self._control, offset)
         return control, _call(self._region, offset), _call(self._launch, control, stream)
+
+    def note(self, kernel_id: int, control: int, word: int) -> int:
+        """As a launch does that is noted: returns the word."""
+        return _call(self._note, kernel_id, control, word)
 
 
 def _call(wrapper: Any, *arguments: int) -> int:

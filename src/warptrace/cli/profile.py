@@ -107,6 +107,11 @@ def options_parser() -> Parser:
         action=argparse.BooleanOptionalAction,
         help="compare the timers of GPUs that see each other directly, every second (default: do)",
     )
+    group.add_argument(
+        "--host-ranges",
+        action="store_true",
+        help="also NVTX ranges and torch's record_function of the program, and when it launched what",
+    )
     group.add_argument("--working-dir", metavar="DIR", help="folder in which the command runs (default: here)")
     group.add_argument("--json-gz", action="store_true", help="write the JSON compressed, as .trace.json.gz")
     group.add_argument(
@@ -208,6 +213,7 @@ class Request:
     auto: tuple[str, ...]
     auto_nested: bool
     auto_names: tuple[tuple[str, str], ...]
+    host_ranges: bool
 
     @classmethod
     def from_options(cls, options: argparse.Namespace) -> Request:
@@ -238,6 +244,7 @@ class Request:
             auto=given.get("auto", ()),
             auto_nested=given.get("auto_nested", False),
             auto_names=given.get("auto_names", ()),
+            host_ranges=given.get("host_ranges", False),
         )
         if not request.auto and (request.auto_nested or request.auto_names):
             raise UsageError("--auto-names and --auto-nested are for the ranges of --auto: give that too")
@@ -263,6 +270,7 @@ class Request:
             auto=self.auto,
             auto_nested=self.auto_nested,
             auto_names=self.auto_names,
+            host_ranges=self.host_ranges,
         )
 
 

@@ -18,6 +18,7 @@ from .anchors import collect_anchors
 from .blocks import Source, decode_events
 from .clocks import ClockMap, fit_clocks, group_facts, groups_by_launch, ns_per_cycle
 from .events import Streams, build_streams, region_cycles
+from .host import host_facts
 from .launches import LaunchKey, LaunchTable, assign_launches, codes, linear_warps
 from .problems import (
     capture_problems,
@@ -133,6 +134,8 @@ def decode(
     problems += event_problems(found.doubts, table)
     problems += stride_problems(identity, table)
     problems += clock_problems(identity, facts, found.outside, found.long_gap)
+    host, doubts = host_facts(captures, alignment, times.epoch, trace_launches)
+    problems += doubts
     return Trace(
         epoch_ns=times.epoch,
         strings=table.strings,
@@ -158,6 +161,7 @@ def decode(
             "snapshots": snapshot_facts(captures, trace_launches, warps, times.epoch, alignment),
             "host_start": alignment.host_start(times.epoch),
             "windows": window_facts(captures, alignment, times.epoch),
+            "host": host,
             **_meta(captures),
         },
     )

@@ -437,6 +437,7 @@ class _Writer:
             "clocks": trace.meta.get("clocks", {}),
             "topology": trace.meta.get("topology", []),
             "windows": [_window(trace, window) for window in trace.meta.get("windows", ())],
+            **({"host": [_host(trace, one) for one in trace.meta["host"]]} if trace.meta.get("host") else {}),
             "alignment": [_camel(facts) for facts in trace.meta.get("alignment", ())],
             "processes": [
                 {"pid": one.pid, "rank": one.rank, "host": one.host, "manifest": one.manifest}
@@ -502,6 +503,28 @@ def _window(trace: Trace, window: dict[str, Any]) -> dict[str, Any]:
         "startTs": absolute(window["begin_ns"]),
         "endTs": absolute(window["end_ns"]),
         "uncertaintyNs": window["uncertainty_ns"],
+    }
+
+
+HOST_TIMES = {"ns": "ts", "begin_ns": "startTs", "end_ns": "endTs"}
+
+
+def _host(trace: Trace, facts: dict[str, Any]) -> dict[str, Any]:
+    """The host's side of a process. Times are absolute, null where they are not known."""
+
+    def timed(row: dict[str, Any], *names: str) -> dict[str, Any]:
+        rest = {key: value for key, value in row.items() if key not in names}
+        times = {name: None if row[name] is None else row[name] + trace.epoch_ns for name in names}
+        return rest | {HOST_TIMES[name]: time for name, time in times.items()}
+
+    return {
+        "pid": trace.processes[facts["process"]].pid,
+        "uncertaintyNs": facts["uncertainty_ns"],
+        "threads": [{"id": number, "name": name} for number, name in facts["threads"].items()],
+        "ranges": [_camel(timed(row, "begin_ns", "end_ns")) for row in facts["ranges"]],
+        "marks": [_camel(timed(row, "ns")) for row in facts["marks"]],
+        "launches": [_camel(timed(row, "ns")) for row in facts["launches"]],
+        "lostLaunches": facts["lost_launches"],
     }
 
 

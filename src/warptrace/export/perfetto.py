@@ -26,6 +26,7 @@ from ..trace import I32, I64, RANGE_STACK, U8, U64, Launch, Trace
 from ..unfinished import until_last_seen
 from . import trackevent as te
 from ._common import Chunk, Progress, chunks, replacing, row_bounds, rows_of
+from .host_tracks import Slice, host_tracks
 from .payload import ValueKind, texts, widen
 
 CHUNK_ROWS = 1 << 14
@@ -92,7 +93,8 @@ def _first_ns(trace: Trace) -> int:
     columns = (trace.warps.start_ns, trace.ranges.start_ns, trace.markers.ns)
     windows = (window["begin_ns"] for window in _windows(trace))
     earliest = (int(column.min(initial=0)) for column in columns)
-    return int(min(0, *earliest, *(one.start_ns for one in trace.launches), *windows))
+    host = (one.begin_ns for track in host_tracks(trace) for one in track.slices)
+    return int(min(0, *earliest, *(one.start_ns for one in trace.launches), *windows, *host))
 
 
 def _windows(trace: Trace) -> list[dict[str, Any]]:
@@ -123,6 +125,9 @@ class _Writer:
             self._kernel_slice(launch, int(track))
         for window in _windows(trace):
             self._window_slice(window, tree.windows[window["process"]])
+        for host, track in zip(tree.host, tree.host_tracks, strict=True):
+            for one in host.slices:
+                self._host_slice(one, int(track))
         self.warp_track = tree.warps
         self.next_track = tree.next_track
 
@@ -185,6 +190,13 @@ class _Writer:
             end = max((one.end_ns for one in self.trace.launches), default=begin)
         self.out.write(te.event(begin - self.first_ns, te.BEGIN, track, "capture window", *facts))
         self.out.write(te.event(max(begin, end) - self.first_ns, te.END, track))
+
+    def _host_slice(self, one: Slice, track: int) -> None:
+        facts = [te.annotation(name, value) for name, value in one.facts.items()]
+        begin = one.begin_ns - self.first_ns
+        self.out.write(te.event(begin, te.INSTANT if one.end_ns is None else te.BEGIN, track, one.name, *facts))
+        if one.end_ns is not None:
+            self.out.write(te.event(max(begin, one.end_ns - self.first_ns), te.END, track))
 
     def _launch_facts(self, launch: Launch) -> dict[str, int | float | bool | str]:
         process = self.trace.processes[launch.process]
@@ -612,6 +624,8 @@ class _Tree:
         self._levels: list[tuple[U64, U64, list[str], I64, U64]] = []
         root = "warptrace (emulated)" if trace.emulated else "warptrace"
         self._add_fixed([ROOT], [0], [root], [0])
+        self.host = host_tracks(trace)
+        self.host_tracks = self._host_tracks()
         self.windows = self._window_tracks()
         self.grids = self._grids()
         self.warps = self._warps()
@@ -643,6 +657,16 @@ class _Tree:
             names = [f"Capture windows of process {self.trace.processes[p].pid}" for p in processes]
         tracks = self._add(np.full(len(processes), ROOT, np.uint64), names[: len(processes)], np.arange(len(processes)))
         return {process: int(track) for process, track in zip(processes, tracks, strict=True)}
+
+    def _host_tracks(self) -> U64:
+        """A track for each of the host's, below one of its process."""
+        processes = sorted({track.process for track in self.host})
+        names = ["Host"]
+        if len(self.trace.processes) > 1:
+            names = [f"Host of process {self.trace.processes[p].pid}" for p in processes]
+        above = self._add(np.full(len(processes), ROOT, np.uint64), names[: len(processes)], np.arange(len(processes)))
+        parent = above[[processes.index(track.process) for track in self.host]] if self.host else above
+        return self._add(parent, [track.name for track in self.host], np.arange(len(self.host)))
 
     def _grids(self) -> U64:
         launches, places = self.trace.launches, self.trace.places()

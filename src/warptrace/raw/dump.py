@@ -54,7 +54,7 @@ def dump(directory: str | os.PathLike[str], out: TextIO) -> None:
 
     Lines start with their kind: ``capture``, ``device``, ``clock``, ``launches``, ``uninstrumented``, ``note`` (the
     manifest's problems), ``undrained``, ``kernel``, ``site``, ``region``, ``slot``, ``lost``, ``control``, ``damage``,
-    ``problem``.
+    ``host``, ``problem``.
     A slot is named ``<region>.<lane>.<index>``.
     """
     capture = read_capture(directory)
@@ -74,6 +74,8 @@ def _lines(capture: Capture) -> Iterator[str]:
         for device, table in tables.items():
             for row in table:
                 yield f"{kind} device {device} {_fields(row)}"
+    for entry in capture.host:
+        yield "host " + " ".join(_text(str(part)) for part in entry)
     for problem in capture.problems:
         yield f"problem {problem.kind} {problem.count} {problem.text}"
 

@@ -20,6 +20,8 @@ from ..wire import REGION_ALIGN, REGION_MAGIC, RING_MAGIC, SLOT8_DTYPE, SLOT16_D
 FORMAT_NAME = "warptrace-capture"
 MANIFEST_NAME = "manifest.json"
 KERNELS_NAME = "kernels.jsonl"
+HOST_NAME = "host.jsonl"
+"""Ranges and launches of the host, where they were asked for: a JSON array a line."""
 CELL_NAME = "cell.bin"
 """The host cell (see ``warptrace.wire``), which counts launches, while the process runs: how many there were is known
 also where it dies. Gone once the manifest tells it."""

@@ -40,6 +40,7 @@ from .format import (
     FILE_DTYPE,
     FILE_MAGIC,
     FORMAT_NAME,
+    HOST_NAME,
     KERNELS_NAME,
     LANE_STREAM_DTYPE,
     MANIFEST_NAME,
@@ -80,13 +81,15 @@ class Chunk:
 
 @dataclass(frozen=True)
 class Capture:
-    """One process's capture. ``kernels``: by kernel id; ``problems``: what was damaged or missing, counted."""
+    """One process's capture. ``kernels``: by kernel id; ``problems``: what was damaged or missing, counted; ``host``:
+    records of the host's ranges and launches (docs/format.md)."""
 
     path: Path
     manifest: dict[str, Any]
     kernels: dict[int, KernelRecord]
     chunks: tuple[Chunk, ...]
     problems: tuple[Problem, ...]
+    host: tuple[list[Any], ...] = ()
 
     def batches(self) -> Iterator[RegionBatch]:
         """All regions, in the order of writing, device after device."""
@@ -167,6 +170,7 @@ def read_capture(directory: str | os.PathLike[str]) -> Capture:
     manifest = _read_manifest(path)
     problems: list[Problem] = []
     kernels = _read_kernels(path, problems)
+    host = _read_host(path, problems)
     files = {str(d.get("file")) for d in manifest.get("devices", [])}
     for name in sorted(files - {p.name for p in path.glob("dev*.wtraw")}):
         problems.append(Problem("truncated_file", 1, f"{path / name} is missing"))
@@ -181,7 +185,7 @@ def read_capture(directory: str | os.PathLike[str]) -> Capture:
     if (path / SNAPSHOT_FOLDER / MANIFEST_NAME).is_file():
         manifest, found = _with_snapshot(path, manifest, problems)
         chunks = [*found, *chunks]
-    return Capture(path, manifest, kernels, tuple(chunks), tuple(problems))
+    return Capture(path, manifest, kernels, tuple(chunks), tuple(problems), host)
 
 
 def _with_snapshot(
@@ -245,6 +249,40 @@ def _read_kernels(path: Path, problems: list[Problem]) -> dict[int, KernelRecord
     if damaged:
         problems.append(Problem("truncated_file", damaged, f"{damaged} lines of {file} are damaged and left out"))
     return kernels
+
+
+HOST_FIELDS: dict[str, tuple[Any, ...]] = {
+    "thread": (int, str),
+    "range": (str, str, int, int, int),
+    "open": (str, str, int, int, int),
+    "mark": (str, str, int, int),
+    "launch": (str, int, int, (int, type(None)), int),
+    "lost": (int,),
+}
+"""Types of the fields of each kind of record in HOST_NAME."""
+
+
+def _read_host(path: Path, problems: list[Problem]) -> tuple[list[Any], ...]:
+    file = path / HOST_NAME
+    if not file.exists():
+        return ()
+    found, damaged = [], 0
+    lines = file.read_bytes().split(b"\n")
+    for line in lines[:-1]:
+        try:
+            kind, *fields = json.loads(line)
+            wanted = HOST_FIELDS[kind]
+            if len(fields) != len(wanted) or not all(map(isinstance, fields, wanted)):
+                raise ValueError(kind)
+        except (KeyError, TypeError, ValueError, RecursionError):
+            damaged += 1
+        else:
+            found.append([kind, *fields])
+    if lines[-1]:
+        problems.append(Problem("truncated_file", 1, f"the last line of {file} is torn and left out"))
+    if damaged:
+        problems.append(Problem("truncated_file", damaged, f"{damaged} lines of {file} are damaged and left out"))
+    return tuple(found)
 
 
 def _read_device(file: Path, pid: Any, problems: list[Problem]) -> Iterator[Chunk]:

@@ -34,6 +34,7 @@ from .format import (
     FILE_DTYPE,
     FILE_MAGIC,
     FORMAT_NAME,
+    HOST_NAME,
     KERNELS_NAME,
     MANIFEST_NAME,
     BankImage,
@@ -153,6 +154,12 @@ class CaptureWriter:
         line = json.dumps({**data, "crc32": text_crc(data)}, ensure_ascii=False) + "\n"
         with self._lock, self._writing(), open(self.directory / KERNELS_NAME, "ab") as file:
             file.write(line.encode())
+
+    def add_host(self, records: Sequence[Sequence[Any]]) -> None:
+        """Appends records of the host's ranges and launches (docs/format.md)."""
+        text = "".join(json.dumps(record, ensure_ascii=False, separators=(",", ":")) + "\n" for record in records)
+        with self._lock, self._writing(), open(self.directory / HOST_NAME, "ab") as file:
+            file.write(text.encode("utf-8", "backslashreplace"))
 
     def add_device(
         self,

@@ -9,6 +9,7 @@ from .by import ByTable
 from .cost import DATE, DEVICE
 from .findings import percent
 from .flows import FlowRow
+from .host import Host
 from .placement import Placement
 from .ranks import PlaceRow, RankReport, SkewRow
 from .report import Detail, Report
@@ -70,6 +71,8 @@ def blocks(report: Report, top: int = 40) -> Iterator[Block]:
         yield from _ranks(report.ranks, top)
     for detail in report.details:
         yield from _detail(detail, report, top)
+    if report.host is not None:
+        yield from _host(report.host, top)
     yield from _integrity(report)
 
 
@@ -367,6 +370,29 @@ def _by(table: ByTable, top: int) -> Iterator[Block]:
         yield Line(f"... and {hidden} more rows (--top N shows more, --format json all)")
     if not table.ranges and not table.warps:
         yield Line("nothing to show")
+
+
+def _host(host: Host, top: int) -> Iterator[Block]:
+    yield Heading("Host", 2)
+    if host.ranges:
+        rows = tuple(
+            (shorten(r.name, MAX_NAME), r.source, str(r.pid), str(r.count), duration(r.total_ns),
+             duration(r.longest_ns), str(r.launches))
+            for r in host.ranges[:top]
+        )  # fmt: skip
+        yield Grid(("range", "of", "pid", "count", "total", "longest", "launches"), 2, rows)
+    if len(host.ranges) > top:
+        yield Line(f"... and {len(host.ranges) - top} more")
+    if host.calls:
+        calls = tuple(
+            (shorten(c.kernel, MAX_NAME), str(c.pid), str(c.calls), str(c.paired),
+             *("-" if ns is None else duration(ns) for ns in (c.median_wait_ns, c.longest_wait_ns)))
+            for c in host.calls
+        )  # fmt: skip
+        yield Grid(("launch calls of", "pid", "calls", "known", "median to start", "longest"), 1, calls)
+        doubts = [c.uncertainty_ns for c in host.calls if c.uncertainty_ns is not None]
+        if doubts:
+            yield Line(f"host and device clocks compare to {duration(round(max(doubts)))}")
 
 
 def _integrity(report: Report) -> Iterator[Block]:

@@ -19,6 +19,7 @@ from .by import ByTable, table_by
 from .clocks import Clocks, launch_clocks
 from .cost import DATE, DEVICE
 from .findings import Finding, findings, sound
+from .host import Host, host_rows
 from .net import NetRow, net_rows
 from .ranks import RankReport, rank_report
 from .roles import Roles
@@ -63,6 +64,7 @@ class Report:
     problems: tuple[tuple[str, int, str, int | None], ...]
     ranks: RankReport | None = None
     subtract: bool = False
+    host: Host | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The document."""
@@ -84,7 +86,10 @@ class Report:
                 {"kind": kind, "count": count, "text": text, "launch": launch}
                 for kind, count, text, launch in self.problems
             ],
-        } | ({} if self.ranks is None else {"ranks": asdict(self.ranks)})
+        } | ({} if self.ranks is None else {"ranks": asdict(self.ranks)}) | self._host_json()
+
+    def _host_json(self) -> dict[str, Any]:
+        return {} if self.host is None else {"host": asdict(self.host)}
 
     def _detail_json(self, detail: Detail) -> dict[str, Any]:
         stats = detail.stats
@@ -143,6 +148,7 @@ def build(
         problems=analysis.problems,
         ranks=rank_report(trace, wait=wait, peer_wait=peer_wait),
         subtract=subtract,
+        host=host_rows(trace),
     )
 
 

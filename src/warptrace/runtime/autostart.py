@@ -151,6 +151,7 @@ def _new_recorder() -> Recorder:
     dsl.build_untraced(options.untraced_build)
     dsl.keep_newest(options.keep_events == "last")
     dsl.record_annotations(options.iket_calls)
+    dsl.note_launches(options.host_ranges)
     dsl.instrument(options.auto, nested=options.auto_nested, names=options.auto_names)
     made = Recorder(options, dsl.version())
     made.start(paused=options.window)

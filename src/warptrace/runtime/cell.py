@@ -40,6 +40,7 @@ class HostCell:
         devices_end = wire.CELL_DEVICES_OFFSET + 8 * wire.CELL_DEVICE_COUNT
         self._callback_slot = data[wire.CELL_CALLBACK_OFFSET : wire.CELL_CALLBACK_OFFSET + 8].view(np.uint64)
         self._driver = data[wire.CELL_CAPTURING_OFFSET : wire.CELL_CAPTURED_OFFSET + 8].view(np.uint64)
+        self._notes = data[wire.CELL_NOTES_OFFSET : wire.CELL_NOTES_OFFSET + 8].view(np.uint64)
         self._devices = data[wire.CELL_DEVICES_OFFSET : devices_end].view(np.uint64)
         self._kernels = data[wire.CELL_KERNELS_OFFSET :].view(wire.CELL_KERNEL_DTYPE)
         self._callback = _CALLBACK(self._called)
@@ -89,6 +90,7 @@ class HostCell:
         self._changes += 1
         self._attached = False
         self._callback_slot[0] = 0
+        self._notes[0] = 0
         self._devices[:] = wire.CELL_OFF
         if os.environ.get(wire.CELL_ENV, "").startswith(f"{os.getpid()}:"):
             del os.environ[wire.CELL_ENV]
@@ -146,6 +148,10 @@ class HostCell:
     def _counts(self) -> NDArray[np.uint32]:
         counts: NDArray[np.uint32] = self._kernels["launches"] if self._attached else self._counted
         return counts
+
+    def note_launches(self, address: int) -> None:
+        """From now on launches of host code that does so are noted there (``wire.NOTES_HEADER_DTYPE``); 0: nowhere."""
+        self._notes[0] = address
 
     def know_driver(self, capturing: int, capture_of: Callable[[int], int]) -> None:
         """From now on, and for good, launches can tell whether they are captured. ``capturing``: the address of

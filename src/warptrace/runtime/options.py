@@ -114,6 +114,8 @@ class RuntimeOptions:
     ``auto_nested``: also building blocks that others are made of.
     ``auto_names``: (pattern, name) in order, for the names of these ranges; an empty name leaves a range out.
 
+    ``host_ranges``: NVTX ranges and torch's record_function, and when the host launched what.
+
     Raises UsageError, naming the field, for a value that cannot be used.
     """
 
@@ -130,6 +132,7 @@ class RuntimeOptions:
     peer_clocks: bool = True
     auto_nested: bool = False
     auto_names: tuple[tuple[str, str], ...] = ()
+    host_ranges: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "directory", os.path.abspath(self.directory))
@@ -238,7 +241,7 @@ def _checked(name: str, value: Any, shown: str) -> Any:
             raise UsageError(f"{shown.removesuffix(name)}{error}") from None
     if name == "auto_names":
         return parse_names(value, shown)
-    if name in ("untraced_build", "window", "iket_calls", "peer_clocks", "auto_nested"):
+    if name in ("untraced_build", "window", "iket_calls", "peer_clocks", "auto_nested", "host_ranges"):
         if not isinstance(value, bool):
             raise UsageError(f"{shown} must be true or false, not {value!r}")
         return value

@@ -20,11 +20,12 @@ from ..raw.format import CELL_NAME
 from ..raw.place import place, ranks
 from ..selection import Selection
 from ..sites import KernelRecord
-from . import offer
+from . import host_log, offer
 from .calibrate import ClockLog
 from .cell import CELL, NO_END, kernel_number
 from .drain import Drain, Need
 from .driver import DriverError, address_of, capture_of
+from .host_log import HostLog
 from .layout import Layout, RegionSize, automatic, exact, learned, most_events, plan
 from .log import log
 from .memory import RecorderMemory, device_memory, forget, taken
@@ -67,6 +68,7 @@ class Recorder:
         self._kernels: dict[int, KernelRecord] = {}
         self._writer: CaptureWriter | None = None
         self._peers: PeerLog | None = None
+        self._host: HostLog | None = None
         self._running = False
         self._recording = False
         self._windows: list[tuple[int, int | None]] | None = None
@@ -85,6 +87,9 @@ class Recorder:
         self._writer = _new_writer(self.directory, self._dsl_version)
         if self.options.peer_clocks:
             self._peers = PeerLog(self.directory, self._writer, lambda: self._recording)
+        if self.options.host_ranges:
+            self._host = HostLog(self._writer, self._device_of)
+            host_log.begin(self._host)
         if not selection.everything:
             self._writer.set_selection(selection)
         CELL.set_default_size(automatic(plan(self.options.buffer_bytes), lanes=True))
@@ -142,6 +147,9 @@ class Recorder:
             self._empty(self._unsaved, patience_s)
         if self._peers is not None:
             self._peers.close()
+        if self._host is not None:
+            host_log.end()
+            self._host.close()
         for symbol in registry.without_events():
             writer.add_uninstrumented(symbol)
         for symbol in registry.deselected():
@@ -168,7 +176,8 @@ class Recorder:
         """In a forked child: forgets the parent's recording without touching its memory or files."""
         registry.after_fork()
         self._running = self._recording = False
-        self._peers = None
+        self._peers = self._host = None
+        host_log.end()
         registry.unlisten(self._kernel)
         CELL.detach()
         forget()
@@ -203,7 +212,14 @@ class Recorder:
         except OSError as e:  # a disk without room for it, or one that maps no files
             log("info", f"should this process be killed, its launches are not counted: {e}")
             CELL.attach(self._first_launch, self._repeat, again=again)
+        if self._host is not None:
+            CELL.note_launches(self._host.notes_address)
         return begin
+
+    def _device_of(self, control: int) -> int | None:
+        """The device whose trace memory begins there."""
+        known = (o for o, device in list(self._devices.items()) if device.memory.control == control)
+        return next(known, None)
 
     def _empty(self, ordinals: Iterable[int], patience_s: float | None = None, *, pause: bool = False) -> None:
         """Waits for the devices, lets no more warps claim memory, and writes what was recorded; what cannot be saved is
@@ -372,6 +388,11 @@ class Recorder:
                     broken.add(device.memory.ordinal)
             if everything:
                 saved = time.monotonic()
+                if self._host is not None:
+                    try:
+                        self._host.flush()
+                    except WarptraceError as e:
+                        self._complain(str(e))
 
     def _complain(self, text: str) -> None:
         """Logs an error that comes again and again once."""

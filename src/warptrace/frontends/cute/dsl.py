@@ -22,6 +22,7 @@ _untraced_builds = False
 _keep_newest = False
 _annotations = True
 _instrumented = False
+_noting = False
 
 
 def process_enabled() -> bool:
@@ -90,6 +91,16 @@ def instrument(groups: tuple[str, ...], *, nested: bool = False, names: tuple[tu
 
         auto.instrument(groups, nested=nested, names=names)
         _instrumented = True
+
+
+def note_launches(on: bool) -> None:
+    """Whether host code of kernels traced from now on notes when it launches them."""
+    global _noting
+    if on or _noting:
+        from . import hidden
+
+        hidden.note_launches(on)
+        _noting = True
 
 
 def frontend_next() -> bool:

@@ -218,6 +218,74 @@ llvm.func internal @warptrace_launch(%control: i64, %stream: !llvm.ptr) -> i64 {
 """
 
 
+_NOTE = f"""
+llvm.func @clock_gettime(i32, !llvm.ptr) -> i32
+llvm.func @pthread_self() -> i64
+llvm.func @warptrace_cell() -> i64
+llvm.func internal @warptrace_note(%kernel: i64, %control: i64, %word: i64) -> i64 {{
+  %zero = llvm.mlir.constant(0 : i64) : i64
+  %one = llvm.mlir.constant(1 : i64) : i64
+  %two32 = llvm.mlir.constant(2 : i32) : i32
+  %realtime = llvm.mlir.constant(0 : i32) : i32
+  %second = llvm.mlir.constant(1000000000 : i64) : i64
+  %header = llvm.mlir.constant({wire.NOTES_HEADER_BYTES} : i64) : i64
+  %size = llvm.mlir.constant({wire.NOTE_DTYPE.itemsize} : i64) : i64
+  %off = llvm.icmp "eq" %control, %zero : i64
+  llvm.cond_br %off, ^done, ^on
+^on:
+  %cell = llvm.call @warptrace_cell() : () -> i64
+  %none = llvm.icmp "eq" %cell, %zero : i64
+  llvm.cond_br %none, ^done, ^look
+^look:
+  %cellp = llvm.inttoptr %cell : i64 to !llvm.ptr
+  %notesp = llvm.getelementptr %cellp[{wire.CELL_NOTES_OFFSET}] : (!llvm.ptr) -> !llvm.ptr, i8
+  %notes = llvm.load volatile %notesp : !llvm.ptr -> i64
+  %deaf = llvm.icmp "eq" %notes, %zero : i64
+  llvm.cond_br %deaf, ^done, ^number
+^number:
+  %headp = llvm.inttoptr %notes : i64 to !llvm.ptr
+  %number = llvm.atomicrmw add %headp, %one monotonic : !llvm.ptr, i64
+  %capacityp = llvm.getelementptr %headp[8] : (!llvm.ptr) -> !llvm.ptr, i8
+  %capacity = llvm.load volatile %capacityp : !llvm.ptr -> i64
+  %fits = llvm.icmp "ult" %number, %capacity : i64
+  llvm.cond_br %fits, ^write, ^done
+^write:
+  %before = llvm.mul %number, %size : i64
+  %offset = llvm.add %before, %header : i64
+  %entry = llvm.getelementptr %headp[%offset] : (!llvm.ptr, i64) -> !llvm.ptr, i8
+  %time = llvm.alloca %two32 x i64 : (i32) -> !llvm.ptr
+  %rc = llvm.call @clock_gettime(%realtime, %time) : (i32, !llvm.ptr) -> i32
+  %seconds = llvm.load volatile %time : !llvm.ptr -> i64
+  %restp = llvm.getelementptr %time[8] : (!llvm.ptr) -> !llvm.ptr, i8
+  %rest = llvm.load volatile %restp : !llvm.ptr -> i64
+  %whole = llvm.mul %seconds, %second : i64
+  %ns = llvm.add %whole, %rest : i64
+  %thread = llvm.call @pthread_self() : () -> i64
+  %threadp = llvm.getelementptr %entry[8] : (!llvm.ptr) -> !llvm.ptr, i8
+  llvm.store volatile %thread, %threadp : i64, !llvm.ptr
+  %kernelp = llvm.getelementptr %entry[16] : (!llvm.ptr) -> !llvm.ptr, i8
+  llvm.store volatile %kernel, %kernelp : i64, !llvm.ptr
+  %controlp = llvm.getelementptr %entry[24] : (!llvm.ptr) -> !llvm.ptr, i8
+  llvm.store volatile %control, %controlp : i64, !llvm.ptr
+  %wordp = llvm.getelementptr %entry[32] : (!llvm.ptr) -> !llvm.ptr, i8
+  llvm.store volatile %word, %wordp : i64, !llvm.ptr
+  llvm.store volatile %ns, %entry : i64, !llvm.ptr
+  llvm.br ^done
+^done:
+  llvm.return %word : i64
+}}
+"""
+"""For launches that are noted (``note_launches``), beside the other host functions."""
+
+_noted = False
+
+
+def note_launches(on: bool) -> None:
+    """Whether host code of modules traced from now on notes its launches. Without, it is what it ever was."""
+    global _noted
+    _noted = on
+
+
 def add_parameters(kernel: Any) -> tuple[Any, Any, Any]:
     """Appends (control, region, launch word) to a kernel's parameters; returns their values in the body."""
     i64 = int_type("i64")
@@ -259,6 +327,8 @@ def _rewrite(op: Any, kernel_id: int) -> None:
         control, region = (_call(name, _constant(offset)) for name in ("warptrace_control", "warptrace_region"))
         stream = _stream(op)
         launch = _constant(0) if stream is None else _call("warptrace_launch", control, stream)
+        if _noted:
+            launch = _call("warptrace_note", _constant(kernel_id), control, launch)
         new = ir.Operation.create(
             op.name,
             results=[r.type for r in op.results],
@@ -307,6 +377,8 @@ def _call(name: str, *arguments: Any) -> Any:
 
 def _add_host_functions(module: Any) -> None:
     present = {symbol(op.operation) for op in module.body.operations}
-    for op in ir.Module.parse(_HOST).body.operations:
-        if symbol(op.operation) not in present:
-            module.body.append(op.operation.clone())
+    for text in (_HOST, _NOTE) if _noted else (_HOST,):
+        for op in ir.Module.parse(text).body.operations:
+            if symbol(op.operation) not in present:
+                present.add(symbol(op.operation))
+                module.body.append(op.operation.clone())

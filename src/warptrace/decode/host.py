@@ -1,0 +1,127 @@
+"""What the host did, on the timeline of the devices: its ranges, and which of its calls each launch is of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..raw import Capture
+from ..trace import Launch, Problem
+from ..wire import LAUNCH_CAPTURED, stream_word
+from .align import Alignment, machine
+
+Facts = dict[str, Any]
+
+
+def host_facts(
+    captures: Sequence[Capture], alignment: Alignment, epoch_ns: int, launches: Sequence[Launch]
+) -> tuple[list[Facts], list[Problem]]:
+    """For ``Trace.meta["host"]``: one a process that recorded its host's side, with ``threads`` (names by number),
+    ``ranges``, ``marks``, ``launches`` and ``lost_launches``, in order of begin. Times are Unix times, and ns of the
+    trace's timeline good to ``uncertainty_ns``; None where host and device clocks were not compared.
+
+    A call of the host and a launch belong together where a kernel's launches into one stream are as many on either
+    side: a stream keeps their order. ``launch`` is None for all of them where they are not.
+    """
+    facts, problems = [], []
+    for process, capture in enumerate(captures):
+        if capture.host:
+            found, unpaired = _of_process(process, capture, alignment, epoch_ns, launches)
+            facts.append(found)
+            problems += _problems(capture, found, unpaired)
+    return facts, problems
+
+
+def _of_process(
+    process: int, capture: Capture, alignment: Alignment, epoch_ns: int, launches: Sequence[Launch]
+) -> tuple[Facts, int]:
+    threads, lost = {}, 0
+    ranges, marks, calls = [], [], []
+    for kind, *fields in capture.host:
+        if kind == "thread":
+            threads[fields[0]] = fields[1]
+        elif kind == "lost":
+            lost += fields[0]
+        elif kind == "mark":
+            source, name, at, thread = fields
+            marks.append({"source": source, "name": name, "thread": thread, "unix_ns": at})
+        elif kind == "launch":
+            kernel, at, thread, device, word = fields
+            calls.append({"kernel_id": kernel, "thread": thread, "device": device, "word": word, "unix_ns": at})
+        else:
+            source, name, begin, end, thread = fields
+            ranges.append(
+                {"source": source, "name": name, "thread": thread, "begin_unix_ns": begin,
+                 "end_unix_ns": max(begin, end), "open": kind == "open"}
+            )  # fmt: skip
+    doubts = [
+        _place(rows, name, capture, alignment, epoch_ns)
+        for rows in (ranges, marks, calls)
+        for name in ("unix_ns", "begin_unix_ns", "end_unix_ns")
+        if rows and name in rows[0]
+    ]
+    known = [doubt for doubt in doubts if doubt is not None]
+    unpaired = _pair(process, calls, launches)
+    for call in calls:
+        del call["word"]
+    ranges.sort(key=lambda r: (r["begin_unix_ns"], -r["end_unix_ns"]))
+    marks.sort(key=lambda m: m["unix_ns"])
+    return {
+        "process": process,
+        "uncertainty_ns": max(known, default=None),
+        "threads": threads,
+        "ranges": ranges,
+        "marks": marks,
+        "launches": calls,
+        "lost_launches": lost,
+    }, unpaired
+
+
+def _place(rows: list[Facts], name: str, capture: Capture, alignment: Alignment, epoch_ns: int) -> float | None:
+    """Gives the rows the times of the timeline beside their Unix times; returns how far these may be off."""
+    found = alignment.of_host_times(np.array([row[name] for row in rows], np.int64), machine(capture))
+    times = [None] * len(rows) if found is None else (found[0] - epoch_ns).tolist()
+    for row, time in zip(rows, times, strict=True):
+        row[name.replace("unix_", "")] = time
+    return None if found is None else found[1]
+
+
+def _pair(process: int, calls: list[Facts], launches: Sequence[Launch]) -> int:
+    """Gives every call its launch; returns how many have none though they were no captures into graphs."""
+    theirs: dict[tuple[int | None, str, int], list[int]] = {}
+    for launch in launches:
+        if launch.process == process and launch.graph is None:
+            word = 0 if launch.stream is None else stream_word(launch.stream)
+            theirs.setdefault((launch.device, f"{launch.kernel_id:016x}", word), []).append(launch.index)
+    ours: dict[tuple[int | None, str, int], list[Facts]] = {}
+    for call in calls:
+        call["launch"] = None
+        call["captured"] = call["word"] >= LAUNCH_CAPTURED
+        if not call["captured"]:
+            ours.setdefault((call["device"], call["kernel_id"], call["word"]), []).append(call)
+    unpaired = 0
+    for key, rows in ours.items():
+        found = theirs.get(key, [])
+        if len(found) != len(rows):
+            unpaired += len(rows)
+            continue
+        for row, index in zip(rows, found, strict=True):
+            row["launch"] = index
+    return unpaired
+
+
+def _problems(capture: Capture, facts: Facts, unpaired: int) -> list[Problem]:
+    problems = []
+    pid = capture.manifest.get("pid")
+    if facts["uncertainty_ns"] is None:
+        text = f"process {pid}: its host's clock was compared with no device's: host ranges are not on the timeline"
+        problems.append(Problem("clock", 1, text))
+    if unpaired:
+        text = f"process {pid}: {unpaired} launch calls of the host cannot be told which launch they are"
+        problems.append(Problem("host", unpaired, text))
+    if facts["lost_launches"]:
+        text = f"process {pid}: {facts['lost_launches']} launch calls of the host were not noted"
+        problems.append(Problem("host", facts["lost_launches"], text))
+    return problems

@@ -294,3 +294,9 @@ def working_loop(n, value):
 def test_an_event_at_a_wait_is_an_anchor(body, expected):
     """In loops of few events: a wait hides the read of the timer, work does not."""
     assert [s.anchor for s in built(body).record.sites] == expected
+
+
+def test_an_event_that_a_loop_may_pass_by_is_no_anchor():
+    """Much time may pass before it all the same."""
+    sites = built(sometimes).record.sites
+    assert [(s.name, s.late, s.anchor) for s in sites][0] == ("a", True, False)

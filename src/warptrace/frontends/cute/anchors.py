@@ -31,9 +31,9 @@ def choose(events: Sequence[Any]) -> list[bool]:
     chosen = [False] * len(events)
     for numbers in blocks.values():
         many = depths[numbers[0]] < deepest or len(numbers) >= EVENTS_PER_ANCHOR
-        late = [n for n in numbers if events[n].gap.late]
-        before = [n for n, following in zip(numbers, numbers[1:], strict=False) if events[following].gap.late]
-        for number in [*before, *(numbers if many else late)]:
+        behind = [n for n in numbers if events[n].gap.waited]
+        before = [n for n, following in zip(numbers, numbers[1:], strict=False) if events[following].gap.waited]
+        for number in [*before, *(numbers if many else behind)]:
             if PAYLOAD_BITS[events[number].payload] <= 32:
                 chosen[number] = True
                 break

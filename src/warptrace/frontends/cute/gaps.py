@@ -40,25 +40,29 @@ _BRIEF_ASM = re.compile(
 @dataclass(frozen=True)
 class Gap:
     """Of an event: ``late``: 2**32 cycles may pass between the event before it, whichever that is, and it; ``high``:
-    its records carry the clock's bits 32 to 47."""
+    its records carry the clock's bits 32 to 47; ``waited``: a wait, a loop without events or unknown text lies right
+    before it, not just a loop that may pass its events by."""
 
     late: bool
     high: bool
+    waited: bool
 
 
 @dataclass(frozen=True)
 class _State:
     """``long``: much time may have passed since the last event; ``lost``: since the last whose time is known whatever
-    passed before it. A kernel's begin is known."""
+    passed before it; ``waited``: on some way here. A kernel's begin is known."""
 
     long: bool = False
     lost: bool = False
+    waited: bool = False
 
     def __or__(self, other: _State) -> _State:
-        return _State(self.long or other.long, self.lost or other.lost)
+        return _State(self.long or other.long, self.lost or other.lost, self.waited or other.waited)
 
 
-_UNKNOWN = _State(True, True)
+_ANYTHING = _State(True, True)
+_WAITED = _State(True, True, True)
 
 
 def analyse(kernel: Any, events: Mapping[Any, Any], *, ring: bool) -> dict[Any, Gap]:
@@ -67,7 +71,7 @@ def analyse(kernel: Any, events: Mapping[Any, Any], *, ring: bool) -> dict[Any, 
     walk = _Walk(events, ring)
     blocks = list(kernel.regions[0].blocks)
     for block in blocks:
-        walk.block(block, _State() if len(blocks) == 1 else _UNKNOWN, note=True)
+        walk.block(block, _State() if len(blocks) == 1 else _ANYTHING, note=True)
     return walk.gaps
 
 
@@ -86,12 +90,12 @@ class _Walk:
             if event is not None:
                 linked = event.kind in self._linked
                 if note:
-                    self.gaps[op] = Gap(state.long, state.lost and not linked)
+                    self.gaps[op] = Gap(state.long, state.lost and not linked, state.waited)
                 state = _State(False, state.lost and linked)
             elif len(op.regions):
                 state = self._behind(op, state, note)
             elif not _is_brief(op):
-                state = _UNKNOWN
+                state = _WAITED
         return state
 
     def _behind(self, op: Any, state: _State, note: bool) -> _State:
@@ -114,8 +118,8 @@ class _Walk:
         """A pass begins behind what is before the loop, or behind another pass; a pass without events on some path
         may come any number of times."""
         if op not in self._holders:
-            return _UNKNOWN
-        after = self._body(op, _UNKNOWN, note=False)
+            return _WAITED
+        after = self._body(op, _ANYTHING, note=False)
         before = state | self._body(op, state | after, note=False)
         self._body(op, before, note=note)
         out = before | after

@@ -75,7 +75,7 @@ class Event:
     file: str
     line: int
     anchor: bool = False
-    gap: gaps.Gap = gaps.Gap(True, False)
+    gap: gaps.Gap = gaps.Gap(True, False, False)
     site: int = 0
 
     @property

@@ -409,6 +409,11 @@ def test_ranks_with_nccl_between_traced_kernels(tmp_path: Path, figure: Figure) 
     assert peers, done.said
     for key in ("uncertainty_ns", "round_trip_ns", "least_ns"):
         figure(f"{key} of the pairs", spread([row[key] for row in peers]))
+    report = run([sys.executable, "-m", "warptrace", "report", str(tmp_path / "run")], tmp_path)
+    lines = report.stdout.splitlines()
+    begin = next((at for at, line in enumerate(lines) if line.startswith("Ranks: 2 on 2 GPUs")), None)
+    assert begin is not None, report.said
+    figure("the report's part on ranks", lines[begin : begin + 9])
     data = json.loads((tmp_path / "run" / "iket_run.trace.json").read_text())
     facts = data["warptrace"]["alignment"]
     assert len({one["gpu"] for one in facts}) == 2

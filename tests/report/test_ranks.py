@@ -110,6 +110,7 @@ def test_the_slowest_rank_and_who_waits(tmp_path: Path) -> None:
     assert "Ranks: 3 on 3 GPUs" in shown
     assert "Rank 1 (process 1), GPU 0 (1) ends last in 2 of 3" in shown
     assert "46 %" in shown
+    assert [line.split()[4:7] for line in shown.splitlines()[4:7]] == [[f"{n},", "GPU", "0"] for n in (0, 2, 1)]
     assert "taken as waits for peers, by name: wait_peer, poll_peer" in shown
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import threading
 import time
@@ -28,8 +29,10 @@ from warptrace.runtime.peer_clocks import (
     PTX,
     ROUNDS,
     TIMER_NS,
+    PeerClock,
     PeerPair,
     Rows,
+    device_pair,
     least_flight,
     pair,
     read_page,
@@ -140,6 +143,100 @@ def test_an_answerers_timer_is_made_whole() -> None:
     assert [int(column[0]) for column in read_page(page)] == [1000, (5 << 32) + 32, 2000]
     page[4] = (1 << 32) - 32
     assert int(read_page(page)[1][0]) == begin + 32
+
+
+# --------------------------------------------------------------------------------------------- the driver's calls
+class EmulatedDriver:
+    """Stands for the driver module. Kernels run on the emulator; an answer waits for the ask that it belongs to."""
+
+    def __init__(self) -> None:
+        self.device = Device()
+        self.pages: list[tuple[Any, Any]] = []
+        self.control = self.device.alloc(np.zeros(8192 // 8, np.uint64))
+        self.shared = [self.device.alloc(np.zeros(8, np.uint64)) for _ in range(2)]
+        self.answers: list[list[int]] = []
+        self.access: list[tuple[int, list[int]]] = []
+        self.made = 0
+        self.blocked = False
+
+    def call(self, name: str, *args: Any) -> Any:
+        if name == "cuMemHostAlloc":
+            host = (ctypes.c_uint64 * PAGE_WORDS)()
+            self.pages.append((host, self.device.alloc(np.zeros(PAGE_WORDS, np.uint64))))
+            return ctypes.addressof(host)
+        answer = {
+            "cuMemHostGetDevicePointer": lambda: self.pages[-1][1].address,
+            "cuCtxGetStreamPriorityRange": lambda: (0, -5),
+            "cuDeviceCanAccessPeer": lambda: 1,
+            "cuMemGetAllocationGranularity": lambda: 2 << 20,
+            "cuMemAddressReserve": self._reserve,
+            "cuLaunchKernel": lambda: self._launch(*args),
+            "cuMemSetAccess": lambda: self.access.append((args[1], [one.location.id for one in args[2]])),
+        }.get(name)
+        return name if answer is None else answer()
+
+    def _reserve(self) -> int:
+        self.made += 1
+        return self.shared[self.made - 1].address
+
+    def _launch(self, function: Any, *rest: Any) -> None:
+        ctas, parameters = rest[0], (ctypes.c_void_p * 8).from_address(rest[8])
+        assert rest[1:6] == (1,) * 5
+        kinds = [ctypes.c_uint64] * 5 + [ctypes.c_uint32] * 3
+        values = [kind.from_address(at).value for kind, at in zip(kinds, parameters, strict=True)]
+        if values[5] == peer_clocks.ANSWER:
+            self.answers.append(values)
+            return
+        if self.blocked:
+            return
+        if ctas == 1:  # the other side is what was started before
+            answer = self.answers.pop(0)
+            assert answer[:2] + answer[6:] == values[:2] + values[6:]
+            values[4] = answer[4]
+        (host, page) = next(one for one in self.pages if one[1].address == values[2])
+        self.device.load(PTX).kernel(KERNEL).launch(2, 1, values)
+        told = page.read()
+        ctypes.memmove(host, told.ctypes.data, 8 * PAGE_WORDS)
+
+
+@pytest.fixture
+def emulated(monkeypatch: pytest.MonkeyPatch) -> EmulatedDriver:
+    bindings = pytest.importorskip("cuda.bindings.driver")
+    made = EmulatedDriver()
+    fake = SimpleNamespace(**{name: getattr(bindings, name) for name in (
+        "CUstream_flags", "CUresult", "CU_MEMHOSTALLOC_DEVICEMAP", "CUmemLocationType", "CUmemAllocationProp",
+        "CUmemAllocationType", "CUmemAllocationGranularity_flags", "CUmemAccessDesc", "CUmemAccess_flags",
+    )}, cuStreamQuery=lambda stream: (bindings.CUresult.CUDA_SUCCESS,))  # fmt: skip
+    monkeypatch.setattr(driver, "bindings", lambda: fake)
+    monkeypatch.setattr(driver, "call", made.call)
+    monkeypatch.setattr(driver, "check", lambda name, result: None)
+    monkeypatch.setattr(driver, "relaxed_capture", nullcontext)
+    monkeypatch.setattr(driver, "current", lambda context: nullcontext())
+    return made
+
+
+def test_two_devices_of_a_process_are_measured(emulated: EmulatedDriver) -> None:
+    """What is launched is what the kernel takes: its parameters go through the emulator."""
+    clocks = [PeerClock(f"context {k}", emulated.control.address) for k in range(2)]
+    assert clocks[0].mailbox(3) - emulated.control.address == 2048 + 3 * MAILBOX_BYTES
+    measure = device_pair((1, clocks[1]), (0, clocks[0]))
+    assert emulated.access == [(2 << 20, [1, 0]), (2 << 20, [1, 0])]
+    for _ in range(2):
+        found = measure(1.0)
+        assert found is not None
+        assert found.rounds == ROUNDS
+        assert 0 < found.least_ns <= LEAST_SHARE * found.round_trip_ns
+        assert abs(found.globaltimer_ns - found.peer_globaltimer_ns) <= found.uncertainty_ns
+    assert emulated.answers == []
+
+
+def test_a_device_that_does_not_begin_is_given_up(emulated: EmulatedDriver) -> None:
+    clocks = [PeerClock(f"context {k}", emulated.control.address) for k in range(2)]
+    measure = device_pair((1, clocks[1]), (0, clocks[0]))
+    emulated.blocked = True
+    begun = time.monotonic()
+    assert measure(0.005) is None
+    assert time.monotonic() - begun < 5
 
 
 # ------------------------------------------------------------------------------------------- processes of one host

@@ -64,7 +64,7 @@ def blocks(report: Report, top: int = 40) -> Iterator[Block]:
     yield Heading(f"{count} launch{'' if count == 1 else 'es'} recorded{where}", 1)
     if not report.launches:
         return
-    yield _launches(report.launches)
+    yield _launches(report.launches, several=report.ranks is not None)
     if count > MAX_LAUNCHES:
         yield Line(f"... and {count - MAX_LAUNCHES} more launches")
     if report.ranks is not None:
@@ -76,14 +76,17 @@ def blocks(report: Report, top: int = 40) -> Iterator[Block]:
     yield from _integrity(report)
 
 
-def _launches(rows: tuple[LaunchRow, ...]) -> Grid:
-    columns = ("#", "kernel", "grid", "block", "warps", "events", "lost", "clocks", "duration")
+def _launches(rows: tuple[LaunchRow, ...], *, several: bool) -> Grid:
+    """``several``: processes or devices, which each row then names."""
+    rank = ("rank",) if several else ()
+    columns = ("#", "kernel", "grid", "block", *rank, "warps", "events", "lost", "clocks", "duration")
     cells = tuple(
         (
             str(row.number),
             shorten(row.kernel, MAX_NAME),
             _dim(row.grid),
             _dim(row.block),
+            *((_who(row),) if several else ()),
             str(row.warps_recorded)
             if row.warps_recorded == row.warps_expected
             else f"{row.warps_recorded} of {row.warps_expected}",
@@ -94,7 +97,11 @@ def _launches(rows: tuple[LaunchRow, ...]) -> Grid:
         )
         for row in rows[:MAX_LAUNCHES]
     )
-    return Grid(columns, 4, cells)
+    return Grid(columns, 5 if several else 4, cells)
+
+
+def _who(row: LaunchRow) -> str:
+    return f"{f'pid {row.pid}' if row.rank is None else row.rank}, GPU {row.device}"
 
 
 def _ranks(ranks: RankReport, top: int) -> Iterator[Block]:

@@ -142,6 +142,7 @@ class PeerLog:
         self._devices: list[_Device] = []
         self._pairs: dict[tuple[int, int], Callable[[float], PeerPair | None] | None] = {}
         self._place: MeetingPlace | None = None
+        self._file: MeetingPlace | None = None
         self._machines: dict[Path, str] = {}
         self._mailboxes: dict[str, int | None] = {}
         self._counts: dict[tuple[int, str], int] = {}
@@ -155,8 +156,8 @@ class PeerLog:
             return
         self._devices.append(_Device(ordinal, uuid, clock))
         try:
-            if self._place is None:
-                self._place = MeetingPlace(self._directory)
+            if self._file is None:
+                self._place = self._file = MeetingPlace(self._directory)
         except OSError as e:
             log("info", f"this process is compared with others through the host only: {e}")
         if self._thread is None:
@@ -182,8 +183,8 @@ class PeerLog:
             self._thread.join(JOIN_S)
             if not self._thread.is_alive():
                 self.note(LAST_PATIENCE_S)
-        if self._place is not None:
-            self._place.close()
+        if self._file is not None:
+            self._file.close()
 
     # ------------------------------------------------------------------------------------------------- the thread
     def _run(self) -> None:
@@ -196,8 +197,12 @@ class PeerLog:
                 if self._ended or not self._recording():
                     continue
                 self.note()
-                if not woken:
-                    self._note_others((time.monotonic_ns() + PERIOD_NS // 2) // PERIOD_NS)
+                if not woken and self._place is not None:
+                    try:
+                        self._note_others((time.monotonic_ns() + PERIOD_NS // 2) // PERIOD_NS, self._place)
+                    except WarptraceError as e:  # its context is dead
+                        self._place = None
+                        log("info", f"this process is not compared with others any more: {e}")
         except Exception as e:  # the host's clock is left
             log("info", f"devices are not compared with each other any more: {e}")
 
@@ -236,24 +241,24 @@ class PeerLog:
         )
 
     # --------------------------------------------------------------------------------------------- other processes
-    def _note_others(self, tick: int) -> None:
+    def _note_others(self, tick: int, place: MeetingPlace) -> None:
         """Compares the first device of this process with that of others, where it is the turn of both."""
         group = members(self._directory, self._machines)
         mine = next((at for at, member in enumerate(group) if member.directory == self._directory), None)
         if mine is None or len(group) < 2:
             return
         own = next((one for one in self._devices if one.ordinal == group[mine].offer.ordinal), None)
-        if own is None or self._place is None:
+        if own is None:
             return
         tag = tick * TAG_ROUNDS & 0xFFFFFFFF or TAG_ROUNDS
         clock = own.clock()
         with self._lock, clock.busy:
             if mine == 0:
-                self._answer(clock, group[1:], tag)
+                self._answer(clock, group[1:], tag, place)
             else:
-                self._ask(own, clock, group[0], mine - 1, tag, tick)
+                self._ask(own, clock, group[0], mine - 1, tag, tick, place)
 
-    def _answer(self, clock: PeerClock, askers: Sequence[Member], tag: int) -> None:
+    def _answer(self, clock: PeerClock, askers: Sequence[Member], tag: int, meeting: MeetingPlace) -> None:
         if not clock.idle():
             return
         least = clock.least()
@@ -261,25 +266,24 @@ class PeerLog:
             there = self._mailbox(clock, asker.offer, place)
             if there is None or not _gone(clock):
                 continue
-            if self._met(asker, place, tag, MEETING_S):
+            if meeting.meet(asker.directory, place, tag, MEETING_S):
                 clock.answer(there, clock.mailbox(place), tag, note=least)
 
-    def _ask(self, own: _Device, clock: PeerClock, hub: Member, place: int, tag: int, tick: int) -> None:
+    def _ask(
+        self, own: _Device, clock: PeerClock, hub: Member, place: int, tag: int, tick: int, meeting: MeetingPlace
+    ) -> None:
         seldom = 1 << self._counts.get((own.ordinal, hub.offer.uuid), 0) // SPARSE_AFTER
         there = self._mailbox(clock, hub.offer, place)
         if tick % seldom or there is None or not clock.idle():
             return
         least = clock.least()
-        if not _gone(clock) or not self._met(hub, place, tag, MEETING_S * (place + 2)):
+        if not _gone(clock) or not meeting.meet(hub.directory, place, tag, MEETING_S * (place + 2)):
             return
         clock.ask(clock.mailbox(place), there, tag)
         told = clock.rows()
         if told is not None:
             rows, note = told
             self._write(own, hub.offer.uuid, peer_clocks.pair(rows, min(least, note, clock.least())))
-
-    def _met(self, other: Member, place: int, tag: int, patience_s: float) -> bool:
-        return self._place is not None and self._place.meet(other.directory, place, tag, patience_s)
 
     def _mailbox(self, clock: PeerClock, offer: Offer, place: int) -> int | None:
         """Address of a mailbox of another process's device, as this one sees it; None where it does not."""

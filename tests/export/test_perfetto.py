@@ -525,5 +525,13 @@ def test_the_host_has_tracks(tmp_path: Path) -> None:
     assert facts == {"clock_uncertainty_ns": 2.5, "grid": 1, "start_after_ns": 150}
 
 
+def test_an_arrow_leads_from_a_launch_call_to_its_launch(tmp_path: Path) -> None:
+    processor = load(hosted(2.5), tmp_path)
+    rows = processor.query(
+        "select o.name, i.name from flow join slice o on slice_out = o.id join slice i on slice_in = i.id"
+    )
+    assert [tuple(row) for row in rows] == [("launch gemm", "kernel:gemm, gridId: 1")]
+
+
 def test_a_host_whose_clock_is_not_known_is_left_out(tmp_path: Path) -> None:
     assert [row for row in slices(load(hosted(None), tmp_path)) if row[0].startswith("Host")] == []

@@ -37,6 +37,8 @@ VECTOR_LANES = 8
 STACKED_RANK = 1 << 28
 MARKER_RANK = 1 << 29
 LIFE_TIME = "Warp Life Time"
+CALLS = 1 << 62
+"""From here on flow ids are those from a launch call to its launch, by the launch's index."""
 MAX_SIGNED = np.uint64((1 << 63) - 1)
 
 # iids of argument names
@@ -121,6 +123,7 @@ class _Writer:
         tree = _Tree(trace)
         for block in tree.blocks():
             out.write(block)
+        self.called = {one.launch for host in tree.host for one in host.slices}
         for launch, track in zip(trace.launches, tree.grids, strict=True):
             self._kernel_slice(launch, int(track))
         for window in _windows(trace):
@@ -176,6 +179,8 @@ class _Writer:
         emulated = " [emulated]" if self.trace.emulated else ""
         name = f"kernel:{launch.kernel}{emulated}, gridId: {launch.grid_id}"
         facts = [te.annotation(key, value) for key, value in self._launch_facts(launch).items()]
+        if launch.index in self.called:
+            facts.append(te.flow(CALLS + launch.index, last=True))
         self.out.write(te.event(launch.start_ns - self.first_ns, te.BEGIN, track, name, *facts))
         self.out.write(te.event(launch.end_ns - self.first_ns, te.END, track))
 
@@ -193,6 +198,8 @@ class _Writer:
 
     def _host_slice(self, one: Slice, track: int) -> None:
         facts = [te.annotation(name, value) for name, value in one.facts.items()]
+        if one.launch is not None:
+            facts.append(te.flow(CALLS + one.launch, last=False))
         begin = one.begin_ns - self.first_ns
         self.out.write(te.event(begin, te.INSTANT if one.end_ns is None else te.BEGIN, track, one.name, *facts))
         if one.end_ns is not None:

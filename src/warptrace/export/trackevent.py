@@ -91,6 +91,11 @@ def annotation(name: str, value: int | float | bool | str) -> bytes:
     return blob(4, body)
 
 
+def flow(number: int, *, last: bool) -> bytes:
+    """A flow id on an event: the flow ends in it, else it begins."""
+    return varint((48 if last else 47) << 3 | 1) + struct.pack("<Q", number)
+
+
 def packet(*fields: bytes, flags: int = NEEDS_STATE) -> bytes:
     """A TracePacket of the one sequence."""
     return blob(1, b"".join(fields) + number(10, SEQUENCE_ID) + number(13, flags))

@@ -528,9 +528,9 @@ def test_the_host_has_tracks(tmp_path: Path) -> None:
 def test_an_arrow_leads_from_a_launch_call_to_its_launch(tmp_path: Path) -> None:
     processor = load(hosted(2.5), tmp_path)
     rows = processor.query(
-        "select o.name, i.name from flow join slice o on slice_out = o.id join slice i on slice_in = i.id"
+        "select o.name source, i.name target from flow join slice o on slice_out = o.id join slice i on slice_in = i.id"
     )
-    assert [tuple(row) for row in rows] == [("launch gemm", "kernel:gemm, gridId: 1")]
+    assert [tuple(row) for row in rows] == [("launch gemm", "kernel:gemm, gridId: 7")]
 
 
 def test_a_host_whose_clock_is_not_known_is_left_out(tmp_path: Path) -> None:

@@ -60,7 +60,8 @@ def test_closed_forms(t: float, x: float, b: float) -> None:
     assert incomplete_beta(2 / (2 + t * t), 1, 0.5) == pytest.approx(1 - t / math.sqrt(t * t + 2), abs=1e-12)
     assert incomplete_beta(x, 1, b) == pytest.approx(1 - (1 - x) ** b, abs=1e-12)
     assert incomplete_beta(x, b, 1) == pytest.approx(x**b, abs=1e-12)
-    assert incomplete_beta(x, b, 2.5) + incomplete_beta(1 - x, 2.5, b) == pytest.approx(1, abs=1e-12)
+    # 1 - x is rounded, which a large b multiplies.
+    assert incomplete_beta(x, b, 2.5) + incomplete_beta(1 - x, 2.5, b) == pytest.approx(1, abs=1e-9)
 
 
 def test_welch() -> None:

@@ -1,7 +1,8 @@
 """What recording an event costs the warp, as measured: the report's estimate of tracing's own share.
 
-Cycles an iteration of a tight loop with one event (or pair) in it, by warps an SM, on :data:`DEVICE`; from
-``benchmarks/results/event-cost-h200-2026-11-29.json``. Real loops hide part of it, so it is an upper estimate.
+Cycles an iteration of a tight loop with one event (or pair) in it, or those that it adds to a loop that works,
+whichever is more, by warps an SM, on :data:`DEVICE`; from ``benchmarks/results/event-cost-h200-2026-11-29.json``. Real loops hide
+part of it, so it is an upper estimate.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ DEVICE = "NVIDIA H200"
 DATE = "2026-11-29"
 WARPS_PER_SM = (1, 4, 8, 16)
 CYCLES = {
-    "mark": (32.51, 32.53, 36.78, 50.2),
-    "mark_i32": (38.51, 37.48, 41.93, 86.1),
-    "push_pop": (34.59, 39.5, 48.56, 98.73),
-    "push_i32_pop": (40.59, 48.35, 70.16, 163.0),
-    "start_end": (39.6, 56.11, 59.66, 101.63),
+    "mark": (31.51, 32.51, 32.66, 47.19),
+    "mark_i32": (32.52, 31.53, 35.13, 54.54),
+    "push_pop": (39.56, 39.59, 39.71, 53.18),
+    "push_i32_pop": (37.62, 37.64, 39.72, 68.82),
+    "start_end": (46.65, 46.67, 48.66, 63.91),
 }
 
 

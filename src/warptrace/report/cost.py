@@ -1,8 +1,8 @@
 """What recording an event costs the warp, as measured: the report's estimate of tracing's own share.
 
 Cycles an iteration of a tight loop with one event (or pair) in it, or those that it adds to a loop that works,
-whichever is more, by warps an SM, on :data:`DEVICE`; from ``benchmarks/results/event-cost-h200-2026-11-29.json``. Real loops hide
-part of it, so it is an upper estimate.
+whichever is more, by warps an SM, on :data:`DEVICE`; from ``benchmarks/results/event-cost-h200-2026-11-29.json``. Real
+loops hide part of it, so it is an upper estimate.
 """
 
 from __future__ import annotations

@@ -70,8 +70,10 @@ def write_perfetto(
     done = 0
     with replacing(path) as file, te.PacketFile(file, compress) as out:
         writer = _Writer(trace, out, payload_in_name, trace_flows(trace, flows))
+        for first in range(0, len(trace.warps), TRACK_ROWS):
+            writer.life_times(slice(first, min(first + TRACK_ROWS, len(trace.warps))))
         for chunk in chunks(bounds, 0, len(trace.warps), CHUNK_ROWS):
-            writer.chunk(chunk)
+            writer.events(chunk)
             done += rows_of(chunk)
             if progress is not None:
                 progress(done, total)
@@ -241,11 +243,8 @@ class _Writer:
         return facts
 
     # ---------------------------------------------------------------------------------------- once a chunk
-    def chunk(self, chunk: Chunk) -> None:
-        self._life_times(chunk.warps)
-        self._events(chunk)
-
-    def _life_times(self, rows: slice) -> None:
+    def life_times(self, rows: slice) -> None:
+        """The slices of some warps."""
         warps = self.trace.warps
         count = rows.stop - rows.start
         begin = np.tile(np.array([True, False]), count)
@@ -271,7 +270,8 @@ class _Writer:
             )
         )
 
-    def _events(self, chunk: Chunk) -> None:
+    def events(self, chunk: Chunk) -> None:
+        """The ranges and markers of some warps, and their tracks."""
         trace, r, m = self.trace, chunk.ranges, chunk.markers
         ranges, markers = trace.ranges, trace.markers
         rows, marks = r.stop - r.start, m.stop - m.start
@@ -293,7 +293,8 @@ class _Writer:
         iids = name.astype(np.uint64) + np.uint64(1)
         if self.payload_in_name:
             iids = self._payload_names(iids, name, types, bits, kind != te.END)
-        arguments = [self._payloads(types, bits, kind == te.END), *self._facts(chunk, order)]
+        # What differs from event to event stands last, before the time: zlib takes long by the number of its matches.
+        arguments = [*self._facts(chunk, order), self._payloads(types, bits, kind == te.END)]
         links = [link for arrows in self.arrows for link in self._links(arrows, r, marks, order)]
         for arrows in self.arrows:
             self._arrivals(arrows, r, range_track)
@@ -362,10 +363,10 @@ class _Writer:
         # A range that was open at a snapshot has no cycles.
         open_kind = np.where((is_begin == 1) & (cycles < 0), te.Kind.BOOL, te.Kind.NONE)
         return [
-            _argument(CYCLES, cycle_kind, cycles, order),
             _argument(ENDED, open_kind, np.zeros(len(cycles), np.int64), order),
             _argument(site_name, site_kind, site + 1, order),
             _argument(LANE, lane_kind, lane, order),
+            _argument(CYCLES, cycle_kind, cycles, order),
         ]
 
     # ----------------------------------------------------------------------------------------- payloads

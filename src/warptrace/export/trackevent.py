@@ -283,7 +283,7 @@ def events(
     packets = [_packets(r, ns, kind, track, name, arguments, links) for r in rows]
     words = np.array([one.shape[1] for one in packets], np.int64)[shape]
     end = np.cumsum(words)
-    out = np.empty(int(end[-1]) if len(end) else 0, np.uint32)
+    out = np.empty(int(end[-1]) if len(end) else 0, np.uint64)
     first = end - words
     for r, matrix in zip(rows, packets, strict=True):
         at = first[r]
@@ -299,7 +299,7 @@ _SHORT = np.array([0, 1, 1, 0, 1, 1], np.uint8)
 """By Kind: whether the length of the value depends on it."""
 _MANY_SHAPES = 1 << 16
 _STRING_TAG = b"\x88\x01"
-_WORD = 4
+_WORD = 8
 _SPILL = 8
 """Bytes behind a row that writing its last integer may touch."""
 
@@ -343,7 +343,7 @@ def _dense(number: NDArray[np.int32]) -> I64:
 
 def _packets(
     rows: I64, ns: U64, kind: U8, track: U64, name: U64, arguments: Sequence[Argument], links: Sequence[Link]
-) -> NDArray[np.uint32]:
+) -> NDArray[np.uint64]:
     """Packets of some events that have one shape, (rows, words)."""
     one = int(rows[0])
     event: list[Field] = [bytes([0x48, kind[one], 0x58]), _integer(track[rows])]
@@ -355,14 +355,13 @@ def _packets(
     for link in links:
         if link.present[one]:
             event += [b"\x81\x03" if link.last else b"\xf9\x02", (link.value[rows], FIXED)]
-    rest: list[Field] = [b"\x68\x02\x5a" + varint(_size(event)), *event]
-    time: list[Field] = [b"\x40", _integer(ns[rows]), b"\x50"]
+    rest: list[Field] = [b"\x68\x02\x5a" + varint(_size(event)), *event, b"\x40", _integer(ns[rows])]
     for padding in range(2 * _WORD):
-        size = _size(time) + 1 + padding + _size(rest)
+        size = 2 + padding + _size(rest)
         if (1 + len(varint(size)) + size) % _WORD == 0:
             break
     sequence = bytes([SEQUENCE_ID | 0x80, *[0x80] * (padding - 1), 0]) if padding else bytes([SEQUENCE_ID])
-    return _matrix(len(rows), [b"\x0a" + varint(size), *time, sequence, *rest])
+    return _matrix(len(rows), [b"\x0a" + varint(size) + b"\x50" + sequence, *rest])
 
 
 def _annotation(argument: Argument, rows: I64, kind: Kind) -> list[Field]:
@@ -386,7 +385,7 @@ def _size(fields: Sequence[Field]) -> int:
     return sum(len(one) if isinstance(one, bytes) else abs(one[1]) for one in fields)
 
 
-def _matrix(count: int, fields: Sequence[Field]) -> NDArray[np.uint32]:
+def _matrix(count: int, fields: Sequence[Field]) -> NDArray[np.uint64]:
     """``count`` messages of one length, (count, words)."""
     size = _size(fields)
     template = b"".join(one if isinstance(one, bytes) else bytes(abs(one[1])) for one in fields)
@@ -404,7 +403,7 @@ def _matrix(count: int, fields: Sequence[Field]) -> NDArray[np.uint32]:
             part |= np.uint64(int.from_bytes(behind, "little") << 8 * used) if used < 8 else np.uint64(0)
             np.ndarray(count, "<u8", rows, at + offset, (width,))[...] = part
         at += abs(length)
-    return np.frombuffer(rows, np.uint32).reshape(count, width // _WORD)[:, : size // _WORD]
+    return np.frombuffer(rows, np.uint64).reshape(count, width // _WORD)[:, : size // _WORD]
 
 
 def _words(values: U64, length: int) -> list[tuple[int, U64, int]]:

@@ -21,6 +21,7 @@ import warptrace.cute as iket
 pytestmark = pytest.mark.gpu
 
 LAUNCHES, CLUSTERS, ROUNDS = 20, 60, 4
+BUFFER = 1 << 30
 
 
 def test_clusters_and_clocks_tell_the_gpcs(tmp_path: Path, figure: Figure) -> None:
@@ -30,7 +31,7 @@ def test_clusters_and_clocks_tell_the_gpcs(tmp_path: Path, figure: Figure) -> No
     with iket.tracing():
         clusters = cute.compile(k.cluster_relay_host, cutlass.Int32(1), cutlass.Int32(1))
         waits = cute.compile(k.waits_host, cutlass.Int64(1), cutlass.Int32(1), cutlass.Int32(1))
-    with recording(tmp_path, max_events=2 * ROUNDS) as folder:
+    with recording(tmp_path, buffer_bytes=BUFFER, max_events=2 * ROUNDS, fresh=True) as folder:
         for _ in range(LAUNCHES):
             clusters(cutlass.Int32(ROUNDS), cutlass.Int32(CLUSTERS))
             torch.cuda.synchronize()

@@ -103,8 +103,9 @@ def test_names_bound_before_are_wrapped_too():
     assert (done.returncode, done.stdout) == (0, "cutlass.warptrace\n"), done.stderr
 
 
-@pytest.mark.parametrize("fault", ["ImportError", "NotImplementedError"])
-def test_a_dsl_that_lacks_or_refuses_the_module_is_traced_all_the_same(fault):
+@pytest.mark.parametrize(("fault", "calls", "sites"), [("ImportError", True, [6]), ("NotImplementedError", False, [])])
+def test_a_dsl_that_lacks_or_refuses_the_module(fault, calls, sites, tmp_path):
+    """A library that looks for it in its older place finds events there, and none of its own that do nothing."""
     code = (
         "import sys, cutlass\n"
         "from importlib.abc import MetaPathFinder\n"
@@ -113,12 +114,25 @@ def test_a_dsl_that_lacks_or_refuses_the_module_is_traced_all_the_same(fault):
         "    def find_spec(self, name, path, target=None):\n"
         f"        if name.startswith('cutlass.cute.experimental'): raise {fault}('not on this toolkit')\n"
         "sys.meta_path.insert(0, Refuse())\n"
-        "import warptrace.cute as iket\n"
-        "from warptrace.frontends.cute import dsl\n"
-        "print(dsl._armed)\n"
+        "from warptrace.runtime import autostart; autostart.start()\n"
+        "import cutlass.cute as cute, annotated_kernels as a\n"
+        "from warptrace import registry\n"
+        "try:\n"
+        "    from cutlass.cute.experimental import iket\n"
+        "except (ImportError, NotImplementedError):\n"
+        "    from cutlass.cute import iket\n"
+        "import cutlass.cute.iket\n"
+        "assert iket.mark.__name__ == 'mark'\n"
+        "a.events = iket\n"
+        "g = cute.runtime.make_fake_compact_tensor(cutlass.Int32, (256,), assumed_align=16)\n"
+        "cute.compile(a.annotated_host, g, cutlass.Int32(3), options='--gpu-arch sm_90a')\n"
+        "print([len(r.sites) for r in registry.records()])\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=240)
-    assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
+    options = RuntimeOptions(str(tmp_path), iket_calls=calls).to_env()
+    path = os.pathsep.join([os.path.dirname(__file__), *sys.path])
+    env = {**os.environ, **options, "PYTHONPATH": path}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=240)
+    assert (done.returncode, done.stdout) == (0, f"{sites}\n"), done.stderr
 
 
 @pytest.mark.parametrize(("calls", "sites"), [(True, [6]), (False, [])])

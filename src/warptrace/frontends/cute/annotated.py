@@ -6,11 +6,14 @@ compiler options) or strips them. Its public functions are all that is known of 
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from types import ModuleType
 from typing import Any
 
 from ...runtime.log import log
@@ -18,6 +21,8 @@ from . import dsl, events
 from .wrapping import Around, Call, rebind, wrapped
 
 MODULE = "cutlass.cute.experimental.iket"
+OLD_PLACE = "cutlass.cute.iket"
+"""Where libraries look for it next; if it is not there either they use functions of their own that do nothing."""
 
 _inside: ContextVar[bool] = ContextVar("warptrace_inside_iket", default=False)
 
@@ -29,9 +34,33 @@ def wrap() -> None:
         originals = {name: getattr(module, name) for name in _AROUND}
         pairs = [(f, wrapped(f, _around(f, _AROUND[name]))) for name, f in originals.items()]
     except Exception as e:  # older DSLs lack it; others refuse it on the toolkit at hand
-        log("debug", f"no calls of {MODULE} are recorded: {type(e).__name__}: {e}")
+        log("debug", f"{MODULE} is not there ({type(e).__name__}: {e}): {OLD_PLACE} stands for it")
+        _stand_in()
         return
     rebind(pairs)
+
+
+def _stand_in() -> None:
+    """Puts a module with our events where libraries look for an older DSL's, unless something is there."""
+    package = sys.modules["cutlass.cute"]
+    name = OLD_PLACE.rpartition(".")[2]
+    if hasattr(package, name) or OLD_PLACE in sys.modules:
+        return
+    module = ModuleType(OLD_PLACE, "Stands for the DSL's event module, which cannot be loaded here.")
+    for function in _AROUND:
+        setattr(module, function, _unless_off(getattr(events, function)))
+    sys.modules[OLD_PLACE] = module
+    setattr(package, name, module)
+
+
+def _unless_off(event: Callable[..., Any]) -> Callable[..., Any]:
+    """``event``, doing nothing where these calls are not to be recorded."""
+
+    @functools.wraps(event)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return event(*args, **kwargs) if dsl.annotations_recorded() else None
+
+    return call
 
 
 class BothTokens:

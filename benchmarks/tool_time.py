@@ -49,8 +49,6 @@ def profiled(api: str, folder: Path, launches: int) -> dict[str, Any]:
     seconds = time.monotonic() - begin
     found: dict[str, Any] = {"seconds": round(seconds, 2), "bytes": sizes(output)}
     found["records"] = sum(records(path) for path in output.rglob(f"*{JSON}"))
-    if api == OURS:
-        found["compressed"] = compressed(output, folder / "compressed")
     return found
 
 
@@ -88,30 +86,50 @@ def compressed(output: Path, folder: Path) -> dict[str, Any]:
     return {"seconds": round(time.monotonic() - begin, 2), "bytes": sizes(folder)}
 
 
-def results(args: argparse.Namespace) -> dict[str, Any]:
+def measure(args: argparse.Namespace) -> dict[str, Any]:
+    """All stages; after each the results file holds what is known, for it may be the last that there is time for."""
     import warptrace
 
-    found: dict[str, Any] = {}
-    failures = {}
-    with tempfile.TemporaryDirectory(prefix="tool-time-") as name:
-        folder = Path(name)
-        alone = plain(folder, args.launches)
-        for api in [OURS, REFERENCE] if has_reference() and not args.no_reference else [OURS]:
-            try:
-                found[api] = profiled(api, folder, args.launches)
-            except (RuntimeError, subprocess.TimeoutExpired) as error:
-                failures[api] = str(error)[-3000:]
-    versions = {"python": platform.python_version(), "warptrace": warptrace.__version__}
-    return {
+    data: dict[str, Any] = {
         "benchmark": "tool_time",
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "device": device(),
-        "versions": {**versions, "nvidia-cutlass-dsl": dsl_version()},
+        "versions": {
+            "python": platform.python_version(),
+            "warptrace": warptrace.__version__,
+            "nvidia-cutlass-dsl": dsl_version(),
+        },
         "launches": args.launches,
-        "plain_seconds": round(alone, 2),
-        "figures": found,
-        "failures": failures,
+        "plain_seconds": None,
+        "figures": {},
+        "failures": {},
     }
+    with tempfile.TemporaryDirectory(prefix="tool-time-") as name:
+        folder = Path(name)
+        data["plain_seconds"] = round(plain(folder, args.launches), 2)
+        save(data, args.json, f"the program alone: {data['plain_seconds']} s")
+        for api in [OURS, REFERENCE] if has_reference() and not args.no_reference else [OURS]:
+            try:
+                one = data["figures"][api] = profiled(api, folder, args.launches)
+                save(data, args.json, f"{api}: {one['seconds']} s, {one['records']} records, {one['bytes']}")
+            except (RuntimeError, subprocess.TimeoutExpired) as error:
+                data["failures"][api] = str(error)[-3000:]
+                save(data, args.json, f"error: {api}: {data['failures'][api]}")
+        if OURS in data["figures"]:
+            try:
+                one = data["figures"][OURS]["compressed"] = compressed(folder / OURS, folder / "compressed")
+                save(data, args.json, f"{OURS}, JSON compressed: {one['seconds']} s, {one['bytes']}")
+            except (RuntimeError, subprocess.TimeoutExpired) as error:
+                data["failures"]["compressed"] = str(error)[-3000:]
+                save(data, args.json, f"error: compressed: {data['failures']['compressed']}")
+    return data
+
+
+def save(data: dict[str, Any], path: Path, line: str) -> None:
+    """Writes the results so far, and says what came last."""
+    print(line, file=sys.stderr if line.startswith("error") else sys.stdout, flush=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -121,17 +139,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--no-reference", action="store_true", help="leave the reference out")
     args = parser.parse_args(argv)
     sys.path.insert(0, str(ROOT / "src"))
-    data = results(args)
-    print(f"the program alone: {data['plain_seconds']} s")
-    for api, one in data["figures"].items():
-        print(f"{api}: {one['seconds']} s, {one['records']} records, {one['bytes']}")
-        if "compressed" in one:
-            print(f"{api}, JSON compressed: {one['compressed']['seconds']} s, {one['compressed']['bytes']}")
-    for api, text in data["failures"].items():
-        print(f"error: {api}: {text}", file=sys.stderr)
-    args.json.parent.mkdir(parents=True, exist_ok=True)
-    args.json.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
-    return 1 if data["failures"] else 0
+    return 1 if measure(args)["failures"] else 0
 
 
 if __name__ == "__main__":

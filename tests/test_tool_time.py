@@ -52,4 +52,19 @@ def test_a_whole_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: py
     for api, options, words in commands:
         assert words == [f"hopper_gemm_{api}.py", "--launches", "2"]
         assert options[2:] == ["--clobber", "profile", "--postprocess", "all"]
-    assert f"ours: {ours['seconds']} s, {ours['records']} records" in capsys.readouterr().out
+    shown = capsys.readouterr()
+    assert f"ours: {ours['seconds']} s, {ours['records']} records" in shown.out
+    assert "ours, JSON compressed: " in shown.out and shown.err == "error: reference: it broke\n"
+
+
+def test_what_is_known_is_there_when_time_runs_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def run(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(tool_time.profilers, "run", run)
+    monkeypatch.setattr(tool_time, "plain", lambda folder, launches: 1.5)
+    monkeypatch.setattr(tool_time, "device", lambda: {"name": "Some GPU", "driver": "580.1"})
+    path = tmp_path / "out.json"
+    with pytest.raises(KeyboardInterrupt):
+        tool_time.main(["--json", str(path)])
+    assert json.loads(path.read_text())["plain_seconds"] == 1.5

@@ -146,7 +146,7 @@ def check_each(folder: Path, args: argparse.Namespace, events: int) -> dict[str,
 
 
 def one_after_the_other(folder: Path, target: Path) -> None:
-    write_parquet_parts(decode_each([read_capture(path) for path in find_captures(folder)]), target, "job")
+    write_parquet_parts(decode_each(find_captures(folder)), target, "job")
 
 
 def main() -> None:

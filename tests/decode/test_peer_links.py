@@ -280,8 +280,8 @@ def test_processes_one_after_the_other_stand_where_they_stand_together(tmp_path:
     hub = ("GPU-2", 7_000, 0, 200.0)
     gpus = [Gpu(0, -50_000, peers=(hub,)), Gpu(1, 92_000, start=600_000, peers=(hub,)), Gpu(2, 7_000, start=700_000),
             Gpu(3, 5, host=False)]  # fmt: skip
-    captures = [read_capture(captured(tmp_path, gpu)) for gpu in gpus]
-    together, alone = decode(captures), list(decode_each(captures))
+    paths = [captured(tmp_path, gpu) for gpu in gpus]
+    together, alone = decode([read_capture(path) for path in paths]), list(decode_each(paths))
     starts = {x.process: together.epoch_ns + x.start_ns for x in together.launches}
     for number, trace in enumerate(alone):
         (launch,) = trace.launches

@@ -103,29 +103,28 @@ def _each(run_dirs: list[str], target: Path, run_name: str, clobber: bool) -> No
     """One process after the other into a data set."""
     from ..decode import decode_each
     from ..export.dataset import parquet_targets, write_parquet_parts
-    from ..raw import find_captures, read_capture
+    from ..raw import find_captures
 
     _refuse(parquet_targets(target, run_name), clobber, "give another --run-name, or ")
-    captures = [read_capture(path) for run in run_dirs for path in find_captures(run)]
-    captures = [capture for capture in captures if capture.recorded]
-    if not captures:
-        raise WarptraceError(f"{' and '.join(run_dirs)} recorded nothing")
+    paths = [path for run in run_dirs for path in find_captures(run)]
+    if not paths:
+        raise WarptraceError(f"{' and '.join(run_dirs)} hold no capture: their runs started no Python with the tracer")
     with progress_bar(f"writing {target.name}") as progress:
         done = 0
 
         def advance(part: int, whole: int) -> None:
             if progress is not None:
-                progress(done * 1000 + part * 1000 // max(whole, 1), len(captures) * 1000)
+                progress(min(done, len(paths) - 1) * 1000 + part * 1000 // max(whole, 1), len(paths) * 1000)
 
         def traces() -> Iterator[Trace]:
             nonlocal done
-            for trace in decode_each(captures):
+            for trace in decode_each(paths):
                 yield trace
                 del trace  # before the next one is decoded
                 done += 1
 
         write_parquet_parts(traces(), target, run_name, clobber=clobber, progress=advance)
-    note(f"wrote {len(captures)} processes to {shown(target)}")
+    note(f"wrote {done} processes to {shown(target)}")
 
 
 Writer = Callable[["Trace", "ProgressCallback | None"], "list[Path]"]

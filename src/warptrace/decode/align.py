@@ -169,10 +169,10 @@ class Alignment:
     def _reference(self) -> Offset | None:
         return None if self.reference is None else self.offsets.get(self.reference)
 
-    def of_process(self, process: int) -> Alignment:
-        """That of one process alone, which is then the first. Problems are told with the first only."""
+    def of_process(self, process: int, *, tell: bool) -> Alignment:
+        """That of one process alone, which is then the first; ``tell``: with the problems."""
         names = {(0, device): name for (number, device), name in self.names.items() if number == process}
-        return replace(self, names=names, problems=() if process else self.problems)
+        return replace(self, names=names, problems=self.problems if tell else ())
 
 
 def by_device(process: I32, device: I32) -> Iterable[tuple[Key, I64]]:

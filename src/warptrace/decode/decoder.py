@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ..raw import Capture
+from ..raw import Capture, read_capture, read_head
 from ..selection import EVERYTHING
 from ..trace import Launch, Process, Trace, Warps
 from ..wire import unpack_block, unpack_cluster
@@ -80,14 +81,20 @@ class Times:
     lost: I64
 
 
-def decode_each(captures: Sequence[Capture], *, hosts_ns: float = HOSTS_NS) -> Iterator[Trace]:
-    """A Trace of each capture, one after the other, all on one timeline: what does not fit memory together.
+def decode_each(paths: Sequence[Path], *, hosts_ns: float = HOSTS_NS) -> Iterator[Trace]:
+    """A Trace of each capture that holds anything, one after the other, all on one timeline: what does not fit memory
+    together.
 
-    ``epoch_ns`` of each is its own, and on that timeline. ``hosts_ns``: as for ``decode``.
+    ``epoch_ns`` of each is its own, and on that timeline; what the alignment lacks is told with the first.
+    ``hosts_ns``: as for ``decode``. Raises CaptureError where one cannot be read.
     """
-    alignment = align_captures(captures, hosts_ns)
-    for number, one in enumerate(captures):
-        yield decode([one], alignment=alignment.of_process(number))
+    alignment = align_captures([read_head(path) for path in paths], hosts_ns)
+    first = True
+    for number, path in enumerate(paths):
+        capture = read_capture(path)
+        if capture.recorded:
+            yield decode([capture], alignment=alignment.of_process(number, tell=first))
+            first = False
 
 
 def decode(

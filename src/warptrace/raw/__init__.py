@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .dump import dump, payload_value
 from .format import BankImage
-from .reader import Capture, Chunk, RegionBatch, find_captures, read_capture
+from .reader import Capture, Chunk, RegionBatch, find_captures, read_capture, read_head
 from .writer import CaptureWriter, WriteStats
 
 __all__ = [
@@ -18,4 +18,5 @@ __all__ = [
     "find_captures",
     "payload_value",
     "read_capture",
+    "read_head",
 ]

@@ -188,6 +188,12 @@ def read_capture(directory: str | os.PathLike[str]) -> Capture:
     return Capture(path, manifest, kernels, tuple(chunks), tuple(problems), host)
 
 
+def read_head(directory: str | os.PathLike[str]) -> Capture:
+    """The capture without what its kernels recorded: its manifest alone. Raises CaptureError."""
+    path = Path(directory)
+    return Capture(path, _read_manifest(path), {}, (), ())
+
+
 def _with_snapshot(
     path: Path, manifest: dict[str, Any], problems: list[Problem]
 ) -> tuple[dict[str, Any], tuple[Chunk, ...]]:

@@ -76,7 +76,14 @@ def sides() -> list[PeerClock]:
 
 @pytest.fixture(scope="module")
 def measure(sides: list[PeerClock]) -> Callable[[float], PeerPair | None]:
+    see_each_other()
     return device_pair((1, sides[1]), (0, sides[0]))
+
+
+def see_each_other() -> None:
+    """Skips a test where the GPUs have no peer memory."""
+    if not (torch.cuda.can_device_access_peer(0, 1) and torch.cuda.can_device_access_peer(1, 0)):
+        pytest.skip("these GPUs do not see each other's memory")
 
 
 def spread(values: Any) -> list[float]:
@@ -229,6 +236,7 @@ def test_alignment_holds_under_load(
 # -------------------------------------------------------------------------------------------------------- causality
 def test_messages_between_gpus(tmp_path: Path, figure: Figure) -> None:
     """At least 10^5 flags through peer memory, both ways: none is received before it was sent."""
+    see_each_other()
     import peer_all_gather
 
     assert peer_all_gather.see_each_other(2)
@@ -320,6 +328,7 @@ def test_the_second_device_is_no_slower_to_trace(tmp_path: Path, figure: Figure)
 
 def test_an_all_gather_shows_who_waits_for_whom(tmp_path: Path, figure: Figure) -> None:
     """examples/peer_all_gather.py: right, and what rank 0 waits is how much later rank 1 sends."""
+    see_each_other()
     import peer_all_gather
 
     assert peer_all_gather.see_each_other(2)
@@ -392,6 +401,7 @@ def assert_adds_up(trace: Trace, launch: int) -> None:
 # -------------------------------------------------------------------------------------------------------- torchrun
 def test_ranks_with_nccl_between_traced_kernels(tmp_path: Path, figure: Figure) -> None:
     """No rank leaves an all-reduce before all have come: its second kernel begins after the first one of every rank."""
+    see_each_other()
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     command = profiled(tmp_path / "run", [*launcher, str(PROGRAMS / "nccl_ranks.py")], "--log-level", "debug",
                        postprocess="json")  # fmt: skip

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from warptrace import wire
 from warptrace.decode.clocks import ClockMap, EventAnchors, clock_facts, fit_clocks
-from warptrace.decode.envelope import WANDER
+from warptrace.decode.envelope import ONE_CELL, WANDER, Grid
 from warptrace.decode.tables import Regions
 
 Clock = Callable[[np.ndarray, np.ndarray], np.ndarray]
@@ -284,3 +284,23 @@ def test_no_regions() -> None:
     clocks = fit_clocks(regions, np.zeros(0, np.int64), {})
     assert len(clocks.uncertainty) == 0
     assert clock_facts(clocks, 0) == {"sms": 0}
+
+
+@given(
+    cells=st.lists(st.lists(st.integers(1, 5000), min_size=1, max_size=6), min_size=1, max_size=5),
+    asked=st.lists(st.tuples(st.integers(0, 99), st.integers(-50, 40_000)), min_size=1, max_size=40),
+)
+def test_cells_of_uneven_groups(cells: list[list[int]], asked: list[tuple[int, int]]) -> None:
+    """A cell is the last that begins at or before the cycle, the first if none does."""
+    begins = [np.cumsum([0, *lengths]) for lengths in cells]
+    first = np.cumsum([0, *map(len, begins)])
+    count = int(first[-1])
+    shift = np.full(len(cells), ONE_CELL)
+    grid = Grid(first, shift, np.concatenate(begins), np.zeros(count), np.ones(count))
+    row = np.array([i % len(cells) for i, _ in asked], np.int32)
+    cycle = np.array([cycle for _, cycle in asked], np.int64)
+    groups = np.arange(len(cells))
+    assert grid.uneven(groups)
+    wanted = [int(first[r]) + max(int((begins[r] <= c).sum()) - 1, 0) for r, c in zip(row, cycle)]
+    assert grid.search(groups, row, cycle).tolist() == wanted
+    assert grid.cell(row.astype(np.int64), cycle).tolist() == wanted

@@ -379,6 +379,13 @@ def test_token_lanes_are_few_and_do_not_overlap(rows: list[tuple[int, int, int]]
                 assert i >= j or lane[i] != lane[j] or end[j] <= start[i] or end[i] <= start[j]
 
 
+@given(st.lists(st.integers(0, 9) | st.integers(0, 10**9), min_size=1, max_size=40))
+def test_distinct_numbers(numbers: list[int]) -> None:
+    distinct, place = perfetto._distinct(np.array(numbers, np.int64))
+    assert distinct.tolist() == sorted(set(numbers))
+    assert distinct[place].tolist() == numbers
+
+
 @given(
     rows=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 9), st.integers(1, 60)), min_size=1, max_size=60),
     lanes=st.sampled_from([0, 1, 8, 64]),

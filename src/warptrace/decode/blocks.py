@@ -239,7 +239,9 @@ def _event_ns(source: Source, events: Events) -> I64:
     first, last = grid.first[group], grid.first[group + 1] - 1 - grid.first[group]
     cycle = source.cycles[region]
     cycle += events.cycle
-    if last.any():
+    if len(group) and grid.uneven(group):
+        ns = clock.at(grid.search(group, region, cycle), cycle)
+    elif last.any():
         cell = grid.cell_in(group[region], first[region], last[region], grid.shift[group][region], cycle)
         ns = clock.at(cell, cycle)
     else:

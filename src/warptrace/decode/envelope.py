@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -422,6 +423,21 @@ class Grid:
         ends = self.begin[self.first[1:] - 1] + 1
         base = np.cumsum(ends) - ends
         return self.begin + np.repeat(base, np.diff(self.first)), base
+
+    def uneven(self, group: I64) -> bool:
+        """Whether all of these groups have several cells of no common length."""
+        return bool(self._uneven[group].all())
+
+    def search(self, group: I64, row: NDArray[np.integer[Any]], cycle: I64) -> I64:
+        """The cell of each of (n,) cycles, which is of the group ``group[row]``; the groups are all uneven."""
+        keys, base = self._keys
+        found = np.minimum(cycle, self.begin[self.first[group + 1] - 1][row])
+        found += base[group][row]
+        cell: I64 = np.searchsorted(keys, found, side="right")
+        cell -= 1
+        if cycle.min(initial=0) < 0:
+            np.maximum(cell, self.first[group][row], out=cell)
+        return cell
 
     def _search(self, group: I64, cycle: I64) -> I64:
         keys, base = self._keys

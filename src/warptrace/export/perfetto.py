@@ -29,11 +29,13 @@ from ._common import Chunk, Progress, chunks, replacing, row_bounds, rows_of
 from .host_tracks import Slice, host_tracks
 from .payload import ValueKind, texts, widen
 
-CHUNK_ROWS = 1 << 14
+CHUNK_ROWS = 1 << 15
 TRACK_ROWS = 1 << 14
 ROOT = 1
 LANES_PER_NAME = 1024
 VECTOR_LANES = 8
+DENSE = 8
+"""Numbers up to so many times their count are told apart by counting."""
 STACKED_RANK = 1 << 28
 MARKER_RANK = 1 << 29
 LIFE_TIME = "Warp Life Time"
@@ -355,19 +357,18 @@ class _Writer:
         # A token can be ended at one of several places; a pop says nothing that the push does not.
         end_site = np.where(ranges.kind[r] == RANGE_STACK, -1, ranges.end_site[r])
         site = np.concatenate([ranges.start_site[r], end_site, markers.site[m]])
-        lane = np.concatenate([ranges.lane[r], np.zeros(rows, np.uint8), markers.lane[m]])
         cycle_kind = np.where((is_begin == 1) & (cycles >= 0), te.Kind.UINT, te.Kind.NONE)
         site_kind = np.where(site >= 0, te.Kind.STRING, te.Kind.NONE)
-        lane_kind = np.where(lane > 0, te.Kind.UINT, te.Kind.NONE)
         site_name = np.where(is_end == 1, END_SITE, SITE).astype(np.uint64)
-        # A range that was open at a snapshot has no cycles.
-        open_kind = np.where((is_begin == 1) & (cycles < 0), te.Kind.BOOL, te.Kind.NONE)
-        return [
-            _argument(ENDED, open_kind, np.zeros(len(cycles), np.int64), order),
-            _argument(site_name, site_kind, site + 1, order),
-            _argument(LANE, lane_kind, lane, order),
-            _argument(CYCLES, cycle_kind, cycles, order),
-        ]
+        facts = []
+        if (cycles[:rows] < 0).any():  # a range that was open at a snapshot
+            open_kind = np.where((is_begin == 1) & (cycles < 0), te.Kind.BOOL, te.Kind.NONE)
+            facts.append(_argument(ENDED, open_kind, np.zeros(len(cycles), np.int64), order))
+        facts.append(_argument(site_name, site_kind, site + 1, order))
+        if ranges.lane[r].any() or markers.lane[m].any():
+            lane = np.concatenate([ranges.lane[r], np.zeros(rows, np.uint8), markers.lane[m]])
+            facts.append(_argument(LANE, np.where(lane > 0, te.Kind.UINT, te.Kind.NONE), lane, order))
+        return [*facts, _argument(CYCLES, cycle_kind, cycles, order)]
 
     # ----------------------------------------------------------------------------------------- payloads
     def _payloads(self, types: U8, bits: U64, end: np.ndarray) -> te.Argument:
@@ -421,11 +422,11 @@ class _Writer:
                 ((markers.warp[m].astype(np.int64) - first) * slots + self.names + 1) * lanes,
             ]
         )
-        distinct, index = np.unique(code, return_inverse=True)
+        distinct, index = _distinct(code)
         uuid = np.arange(self.next_track, self.next_track + len(distinct), dtype=np.uint64)
         self.next_track += len(distinct)
         self._leaf_descriptors(uuid, self.warp_track[first + distinct // (slots * lanes)], distinct, lanes)
-        track = uuid[index.reshape(-1)]
+        track = uuid[index]
         return track[: len(warp)], track[len(warp) :]
 
     def _leaf_descriptors(self, uuid: U64, parent: U64, code: I64, lanes: int) -> None:
@@ -485,6 +486,17 @@ def _arrows(trace: Trace, flows: Sequence[Flow]) -> list[_Arrows]:
         title = f"{flow.source} -> {flow.target}"
         out.append(_Arrows(title, first, np.bincount(source, minlength=len(trace.ranges)), of_target))
     return out
+
+
+def _distinct(code: I64) -> tuple[I64, I64]:
+    """The different numbers in order, and the place of each among them; small numbers without sorting."""
+    if int(code.max(initial=0)) > DENSE * len(code):
+        distinct, index = np.unique(code, return_inverse=True)
+        return distinct, index.reshape(-1)
+    distinct = np.flatnonzero(np.bincount(code))
+    table = np.zeros(int(code.max(initial=0)) + 1, np.int64)
+    table[distinct] = np.arange(len(distinct))
+    return distinct, table[code]
 
 
 def _argument(name: U64 | int, kind: np.ndarray, value: np.ndarray, order: I64) -> te.Argument:

@@ -31,7 +31,7 @@ CLOCK_REALTIME = 1
 CLOCK_BOOTTIME = 6
 """The clock that packet timestamps are in unless they say otherwise; a trace's own time counts from 0 on it."""
 
-MAX_ROWS = 1 << 15
+MAX_ROWS = 1 << 16
 """Most messages in one matrix: what keeps it in the processor's cache, and its memory bounded."""
 
 COMPRESSORS = 2

@@ -216,7 +216,7 @@ def test_the_trace_states_rates_and_offsets(trace: Trace) -> None:
     """Per launch and GPC the rate; per SM what its counter read when, and how well that is known."""
     facts = trace.meta["clocks"][-1]
     assert facts["launch"] == 6
-    sms, by_gpc = facts["by_sm"], facts["by_gpc"]
+    sms, by_gpc = {name: column.tolist() for name, column in facts["by_sm"].items()}, facts["by_gpc"]
     assert sms["sm"] == list(range(16))
     assert sms["gpc"] == TRUTH[:16].tolist()
     assert sms["tpc"] == [sm // 2 for sm in range(16)]

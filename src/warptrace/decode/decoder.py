@@ -131,6 +131,7 @@ def decode(
     warps = _placed(_warps(identity, lost_warps, streams, times, end), identity.keys, topology)
     clock = clock.extended(times.cycles + found.last_cycle)
     groups = groups_by_launch(clock, len(identity.keys))
+    places = [(key.process, key.device) for key in identity.keys]
     facts = [group_facts(clock, one) for one in groups]
     trace_launches = _launches(identity, warps, table, facts, _contexts(captures))
     problems += capture_problems(captures)
@@ -158,8 +159,10 @@ def decode(
         emulated=any(bool(c.manifest.get("emulated")) for c in captures),
         meta={
             "clocks": [
-                {"launch": i, **facts[i], **sm_clocks(clock, groups[i], topology, key, times.epoch)}
-                for i, key in enumerate((k.process, k.device) for k in identity.keys)
+                {"launch": i, **fact, **of_sms}
+                for i, (fact, of_sms) in enumerate(
+                    zip(facts, sm_clocks(clock, groups, topology, places, times.epoch), strict=True)
+                )
             ],
             "topology": topology.facts,
             "kernels": table.kernels,

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..raw import Capture
 from ..wire import unpack_cluster
@@ -269,34 +270,40 @@ def _neighbours(pairs: I64, size: int) -> set[int]:
 
 
 # ---------------------------------------------------------------------------------------------------------- clocks
-def sm_clocks(clock: ClockMap, groups: I64, topology: Topology, key: Key, epoch: int) -> dict[str, Any]:
-    """What ``Trace.meta["clocks"]`` says of the SMs and GPCs of one launch, given its groups.
+def sm_clocks(
+    clock: ClockMap, groups: Sequence[I64], topology: Topology, keys: Sequence[Key], epoch: int
+) -> list[dict[str, Any]]:
+    """What ``Trace.meta["clocks"]`` says of the SMs and GPCs of each launch, given its groups and (process, device).
 
     ``by_sm``: columns; the SM's %clock64 read ``cycle`` at ``ns`` of the trace, good to ``uncertainty_ns`` as are all
     times of the SM in the launch, and it ran at ``ns_per_cycle`` on average. ``by_gpc``: the median of that over the
     SMs of a GPC; GPC -1: those whose GPC is not known.
     """
-    if not len(groups):
-        return {}
-    n, zero = len(groups), np.zeros(len(groups), np.int64)
-    gpc, tpc = topology.of(np.full(n, key[0]), np.full(n, key[1]), clock.sm[groups])
-    rate = _mean_rate(clock, groups)
-    numbers, which = np.unique(gpc, return_inverse=True)
-    return {
-        "by_sm": {
-            "sm": clock.sm[groups].tolist(),
-            "gpc": gpc.tolist(),
-            "tpc": tpc.tolist(),
-            "cycle": clock.cycle0[groups].tolist(),
-            "ns": (clock.time0[groups] + clock.to_ns(groups, zero) - epoch).tolist(),
-            "ns_per_cycle": [float(f"{one:.9g}") for one in rate],
-            "uncertainty_ns": [round(one, 1) for one in clock.uncertainty[groups].tolist()],
-        },
-        "by_gpc": [
-            {"gpc": int(number), "sms": int((which == i).sum()), "ns_per_cycle": float(np.median(rate[which == i]))}
-            for i, number in enumerate(numbers)
-        ],
+    every = np.concatenate(groups) if groups else np.zeros(0, np.int64)
+    counts = [len(one) for one in groups]
+    process, device = (np.repeat(np.array([key[i] for key in keys], np.int64), counts) for i in (0, 1))
+    gpc, tpc = topology.of(process, device, clock.sm[every])
+    columns: dict[str, NDArray[Any]] = {
+        "sm": clock.sm[every].astype(np.int32),
+        "gpc": gpc,
+        "tpc": tpc,
+        "cycle": clock.cycle0[every],
+        "ns": clock.time0[every] + clock.to_ns(every, np.zeros(len(every), np.int64)) - epoch,
+        "ns_per_cycle": np.round(_mean_rate(clock, every), 9),
+        "uncertainty_ns": np.round(clock.uncertainty[every], 1),
     }
+    ends = np.cumsum(counts, dtype=np.int64).tolist()
+    parts = (slice(end - count, end) for end, count in zip(ends, counts, strict=True))
+    return [_of_launch({name: column[part] for name, column in columns.items()}) for part in parts]
+
+
+def _of_launch(by_sm: dict[str, NDArray[Any]]) -> dict[str, Any]:
+    gpc, rate = by_sm["gpc"], by_sm["ns_per_cycle"]
+    if not len(gpc):
+        return {}
+    of_gpc = [(number, rate[gpc == number]) for number in np.unique(gpc).tolist()]
+    by_gpc = [{"gpc": number, "sms": len(rates), "ns_per_cycle": float(np.median(rates))} for number, rates in of_gpc]
+    return {"by_sm": by_sm, "by_gpc": by_gpc}
 
 
 def _mean_rate(clock: ClockMap, groups: I64) -> F64:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import atexit
-import importlib.abc
-import importlib.machinery
 import importlib.util
 import os
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cache
-from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from .imports import after_import
 from .log import log, set_level
 from .options import ENABLE_ENV, RuntimeOptions
 
@@ -28,6 +26,7 @@ _lock = threading.Lock()
 _recorder: Recorder | None = None
 _ended = False
 _window = False
+_awaiting_dsl: list[Callable[[], None]] = []
 
 
 def start() -> None:
@@ -44,8 +43,16 @@ def after_dsl_import(action: Callable[[], None]) -> None:
     """Does it now if the DSL has been imported, else right after it will be. Once, however often it is asked for."""
     if DSL_PACKAGE in sys.modules:
         action()
-    elif not any(isinstance(finder, _DslFinder) and finder.action == action for finder in sys.meta_path):
-        sys.meta_path.insert(0, _DslFinder(action))
+    elif action not in _awaiting_dsl:
+        _awaiting_dsl.append(action)
+        after_import(DSL_PACKAGE, lambda _: _with_dsl(action))
+
+
+def _with_dsl(action: Callable[[], None]) -> None:
+    """A package that only shares the DSL's name has no cute."""
+    _awaiting_dsl.remove(action)
+    if importlib.util.find_spec(f"{DSL_PACKAGE}.cute") is not None:
+        action()
 
 
 def begin() -> None:
@@ -174,51 +181,3 @@ def _in_child() -> None:
     parent.abandon()
     _recorder = None
     begin()
-
-
-class _DslFinder(importlib.abc.MetaPathFinder):
-    """Waits for the import of the DSL and does something right after it.
-
-    Programs also only ask whether the DSL is there (``find_spec``); so the finder stays until it has been imported.
-    """
-
-    def __init__(self, action: Callable[[], None]) -> None:
-        self.action = action
-        self._asking = threading.local()
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        if fullname != DSL_PACKAGE or path is not None or getattr(self._asking, "now", False):
-            return None
-        self._asking.now = True
-        try:
-            spec = importlib.util.find_spec(fullname)
-        finally:
-            self._asking.now = False
-        if spec is not None and spec.loader is not None:
-            spec.loader = _DslLoader(spec.loader, self)
-        return spec
-
-
-class _DslLoader(importlib.abc.Loader):
-    """Loads a package as its own loader does, then does what its finder waited for."""
-
-    def __init__(self, inner: Any, finder: _DslFinder) -> None:
-        self._inner = inner
-        self._finder = finder
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
-
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
-        made: ModuleType | None = self._inner.create_module(spec)
-        return made
-
-    def exec_module(self, module: ModuleType) -> None:
-        self._inner.exec_module(module)
-        if self._finder in sys.meta_path:
-            sys.meta_path.remove(self._finder)
-        # A package that only shares the DSL's name has no cute.
-        if importlib.util.find_spec(f"{DSL_PACKAGE}.cute") is not None:
-            self._finder.action()

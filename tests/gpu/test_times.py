@@ -26,8 +26,7 @@ pytestmark = pytest.mark.gpu
 
 I64 = NDArray[np.int64]
 BUFFER = 1 << 30
-MOST_UNCERTAIN_NS = 2000
-"""Seen: 584 and 1,200; it goes by how much the clock moves in the 0.6 s that the relay takes."""
+MOST_UNCERTAIN_NS = 1000
 
 
 def stamps(trace: Trace, launch: int, name: str) -> tuple[I64, I64]:

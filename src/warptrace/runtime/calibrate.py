@@ -19,8 +19,8 @@ import numpy as np
 
 from ..errors import WarptraceError
 from ..raw import CaptureWriter
-from . import driver
 from .log import log
+from .own_kernels import OwnKernel
 
 ROUNDS = 100
 LEAST_ROUNDS = 4
@@ -169,28 +169,16 @@ class PingPong:
 
 
 class DeviceClock:
-    """Measures the clock of the device whose context is current when this is made, in that context.
+    """Measures the clock of the device whose context is given, in that context.
 
     Safe while a stream is being captured into a graph, and from several threads. Raises DriverError, as ``measure``
     does.
     """
 
     def __init__(self, context: Any) -> None:
-        cuda = driver.bindings()
-        self._context = context
         self._lock = threading.Lock()
-        with driver.relaxed_capture(), driver.current(context):
-            # Loaded to the end here: a kernel that is loaded at its first launch may have to wait for all others.
-            self._module = driver.call("cuModuleLoadData", PTX.encode() + b"\0")
-            self._function = driver.call("cuModuleGetFunction", self._module, KERNEL.encode())
-            _, greatest = driver.call("cuCtxGetStreamPriorityRange")
-            flags = int(cuda.CUstream_flags.CU_STREAM_NON_BLOCKING)
-            # Before the blocks of a large grid that still wait for a place.
-            self._stream = driver.call("cuStreamCreateWithPriority", flags, int(greatest))
-            page = int(driver.call("cuMemHostAlloc", PAGE_BYTES, cuda.CU_MEMHOSTALLOC_DEVICEMAP))
-            self._argument = ctypes.c_uint64(int(driver.call("cuMemHostGetDevicePointer", page, 0)))
-        self._arguments = (ctypes.c_void_p * 1)(ctypes.addressof(self._argument))
-        self._ping_pong = PingPong(page)
+        self._kernel = OwnKernel(context, PTX, KERNEL, PAGE_BYTES)
+        self._ping_pong = PingPong(self._kernel.page)
 
     def measure(self, patience_s: float = PATIENCE_S) -> ClockPair | None:
         """A pair of the clocks now; None where the device's side did not begin within ``patience_s``, where too few
@@ -198,32 +186,18 @@ class DeviceClock:
         if not self._lock.acquire(blocking=False):
             return None
         try:
-            if not self._idle():
+            if not self._kernel.idle():
                 return None  # an earlier try still waits for its turn
             self._ping_pong.clear()
             relation = host_clocks()
             try:
-                self._launch()
+                self._kernel.launch(ctypes.c_uint64(self._kernel.page_on_device))
                 rounds = self._ping_pong.play() if self._ping_pong.begun(patience_s) else []
             finally:
                 self._ping_pong.quit()
             return pair(rounds, relation)
         finally:
             self._lock.release()
-
-    def _idle(self) -> bool:
-        cuda = driver.bindings()
-        with driver.relaxed_capture(), driver.current(self._context):
-            code = cuda.cuStreamQuery(self._stream)
-            if code[0] == cuda.CUresult.CUDA_ERROR_NOT_READY:
-                return False
-            driver.check("cuStreamQuery", code)
-        return True
-
-    def _launch(self) -> None:
-        arguments = ctypes.addressof(self._arguments)
-        with driver.relaxed_capture(), driver.current(self._context):
-            driver.call("cuLaunchKernel", self._function, 1, 1, 1, 1, 1, 1, 0, self._stream, arguments, 0)
 
 
 class ClockLog:

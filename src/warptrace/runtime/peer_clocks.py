@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from .. import wire
 from . import driver
 from .calibrate import DRIFT, LEAST_ROUNDS, TIMER_STEP_NS
+from .own_kernels import OwnKernel
 
 ROUNDS = 400
 LOCAL_ROUNDS = 100
@@ -229,23 +230,19 @@ class PeerClock:
     """
 
     def __init__(self, context: Any, control: int) -> None:
-        cuda = driver.bindings()
-        self.context = context
         self.busy = threading.RLock()
         self._mailboxes = control + wire.MAILBOXES_OFFSET
         self._tag = 0
         self._least: int | None = None
-        with driver.relaxed_capture(), driver.current(context):
-            # Loaded to the end here: a kernel that is loaded at its first launch may have to wait for all others.
-            self._module = driver.call("cuModuleLoadData", PTX.encode() + b"\0")
-            self._function = driver.call("cuModuleGetFunction", self._module, KERNEL.encode())
-            _, greatest = driver.call("cuCtxGetStreamPriorityRange")
-            flags = int(cuda.CUstream_flags.CU_STREAM_NON_BLOCKING)
-            self._stream = driver.call("cuStreamCreateWithPriority", flags, int(greatest))
-            address = int(driver.call("cuMemHostAlloc", 8 * PAGE_WORDS, cuda.CU_MEMHOSTALLOC_DEVICEMAP))
-            self._page_on_device = int(driver.call("cuMemHostGetDevicePointer", address, 0))
-        self._page: NDArray[np.uint64] = np.ctypeslib.as_array((ctypes.c_uint64 * PAGE_WORDS).from_address(address))
-        self._told = ctypes.c_uint64.from_address(address)
+        self._kernel = OwnKernel(context, PTX, KERNEL, 8 * PAGE_WORDS)
+        words = (ctypes.c_uint64 * PAGE_WORDS).from_address(self._kernel.page)
+        self._page: NDArray[np.uint64] = np.ctypeslib.as_array(words)
+        self._told = ctypes.c_uint64.from_address(self._kernel.page)
+
+    @property
+    def context(self) -> Any:
+        """The context that it was made for."""
+        return self._kernel.context
 
     def mailbox(self, number: int) -> int:
         """Address of a mailbox of this device, as it sees it itself."""
@@ -253,13 +250,7 @@ class PeerClock:
 
     def idle(self) -> bool:
         """Nothing of an earlier measurement still waits for its turn."""
-        cuda = driver.bindings()
-        with driver.relaxed_capture(), driver.current(self.context):
-            code = cuda.cuStreamQuery(self._stream)
-            if code[0] == cuda.CUresult.CUDA_ERROR_NOT_READY:
-                return False
-            driver.check("cuStreamQuery", code)
-        return True
+        return self._kernel.idle()
 
     def ask(self, asker: int, answerer: int, tag: int, *, rounds: int = ROUNDS, alone: bool = False) -> None:
         """Starts the asker's side, of which ``rows`` tells; the mailboxes are given as this device sees them.
@@ -293,13 +284,9 @@ class PeerClock:
         return self._least or 0
 
     def _launch(self, ctas: int, asker: int, answerer: int, role: int, tag: int, rounds: int, note: int) -> None:
-        words: list[Any] = [ctypes.c_uint64(x) for x in (asker, answerer, self._page_on_device, MEETING_NS, note)]
-        words += [ctypes.c_uint32(x) for x in (role, tag, rounds)]
-        arguments = (ctypes.c_void_p * len(words))(*map(ctypes.addressof, words))
-        with driver.relaxed_capture(), driver.current(self.context):
-            driver.call(
-                "cuLaunchKernel", self._function, ctas, 1, 1, 1, 1, 1, 0, self._stream, ctypes.addressof(arguments), 0
-            )
+        page = self._kernel.page_on_device
+        words: list[Any] = [ctypes.c_uint64(x) for x in (asker, answerer, page, MEETING_NS, note)]
+        self._kernel.launch(*words, *map(ctypes.c_uint32, (role, tag, rounds)), ctas=ctas)
 
 
 class DevicePair:

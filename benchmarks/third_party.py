@@ -1,18 +1,19 @@
 """Kernels of other people's packages, unmodified: right while traced, and what tracing them costs.
 
     python benchmarks/third_party.py [--kernels softmax,gemm,...] [--modes off,lifetimes,auto] [--rounds 12]
+    python benchmarks/third_party.py --read FILE.json      # the table of earlier results
 
 Each mode is a process of its own that runs the packages' public functions: without warptrace, with lifetimes alone
 (`--warp-trace`), and with `--auto`. Results are held against the package's own reference, or torch's in 32 bits. All
-processes compile first, at the same time; then they take turns kernel by kernel, so that the modes of one kernel are
-measured within a second or two. Needs a GPU, torch, and quack-kernels, flash-attn-4 or fast_trimul; what is not
-installed is left out and said. The packages' own caches of compiled kernels are switched off.
+processes compile first, at the same time; then they take turns launch by launch, so that a launch of each mode is
+measured within a fraction of a second of the others, and their ratio is that of one state of the device. Needs a GPU,
+torch, and quack-kernels, flash-attn-4 or fast_trimul; what is not installed is left out and said. The packages' own
+caches of compiled kernels are switched off.
 """
 
 from __future__ import annotations
 
 import argparse
-import fcntl
 import importlib.util
 import json
 import os
@@ -21,8 +22,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from datetime import datetime, timezone
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +46,8 @@ SLEEP_CYCLES = 10_000_000  # 5 ms: longer than any launch takes the host, also o
 DRAIN_S = 0.03
 WARMUPS = 3
 CHILD_SECONDS = 280
+TURN_SECONDS = 30
+PACKAGES = ("torch", "nvidia-cutlass-dsl", "quack-kernels", "flash-attn-4", "fast_trimul")
 
 
 # ------------------------------------------------------------------------------------------------ the child process
@@ -69,38 +75,40 @@ def random(*shape: int, scale: float = 1.0) -> Any:
     return scale * torch.randn(*shape, device="cuda", dtype=torch.bfloat16)
 
 
-def softmax() -> Case:
+def softmax(small: bool) -> Case:
     import torch
     from quack.softmax import softmax
 
-    x = random(16384, 8192)
+    x = random(8 if small else 16384, 8192)
     return Case(lambda: (softmax(x),), lambda: ((torch.softmax(x.float(), -1),), (torch.softmax(x, -1),)))
 
 
-def rmsnorm() -> Case:
+def rmsnorm(small: bool) -> Case:
     import torch
     from quack.rmsnorm import rmsnorm, rmsnorm_ref
 
-    x, w = random(16384, 8192), torch.rand(8192, device="cuda")
+    x, w = random(8 if small else 16384, 8192), torch.rand(8192, device="cuda")
     return Case(lambda: (rmsnorm(x, w),), lambda: ((rmsnorm_ref(x.float(), w),), (rmsnorm_ref(x, w),)))
 
 
-def gemm(dynamic: bool = False) -> Case:
+def gemm(small: bool, dynamic: bool = False) -> Case:
     from quack.gemm_interface import gemm
 
-    a, b = random(4096, 4096), random(4096, 4096).T
+    n = 512 if small else 4096
+    a, b = random(n, n), random(n, n).T
     return Case(
         lambda: (gemm(a, b, tuned=False, dynamic_scheduler=dynamic),), lambda: ((a.float() @ b.float(),), (a @ b,))
     )
 
 
-def attention(backward: bool = False) -> Case:
+def attention(small: bool, backward: bool = False) -> Case:
     import torch
     from flash_attn.cute import flash_attn_func
     from flash_attn.cute.testing import attention_ref
 
-    q, k, v = (random(2, 2048, 16, 128).requires_grad_(backward) for _ in range(3))
-    do = random(2, 2048, 16, 128)
+    shape = (1, 256, 2, 128) if small else (2, 2048, 16, 128)
+    q, k, v = (random(*shape).requires_grad_(backward) for _ in range(3))
+    do = random(*shape)
 
     def first(made: Any) -> Any:
         return made[0] if isinstance(made, tuple) else made
@@ -120,7 +128,7 @@ def attention(backward: bool = False) -> Case:
     return Case(lambda: result(first(flash_attn_func(q, k, v, causal=True))), reference)
 
 
-def trimul() -> Case:
+def trimul(small: bool) -> Case:
     """A replayed CUDA graph of a dozen kernels that are launched through DLPack."""
     import torch
     from fast_trimul._kernels import (
@@ -135,7 +143,8 @@ def trimul() -> Case:
     fused.load_state_dict(plain.state_dict())
     fused, half = fused.cuda().half().eval(), TriangleMultiplicativeUpdate().cuda().half()
     half.load_state_dict(plain.state_dict())
-    z = random(1, 128, 128, 128).half()
+    n = 32 if small else 128
+    z = random(1, n, n, 128).half()
     with torch.no_grad():
         run, how = make_graphed(fused, z)
     if how != "graph":
@@ -148,16 +157,16 @@ def trimul() -> Case:
     return Case(lambda: (run(),), reference)
 
 
-CASES: dict[str, tuple[str, Callable[[], Case]]] = {
+CASES: dict[str, tuple[str, Callable[[bool], Case]]] = {
     "softmax": ("quack", softmax),
     "rmsnorm": ("quack", rmsnorm),
     "gemm": ("quack", gemm),
-    "gemm_dynamic": ("quack", lambda: gemm(dynamic=True)),
+    "gemm_dynamic": ("quack", lambda small: gemm(small, dynamic=True)),
     "attention_fwd": ("flash_attn.cute", attention),
-    "attention_bwd": ("flash_attn.cute", lambda: attention(backward=True)),
+    "attention_bwd": ("flash_attn.cute", lambda small: attention(small, backward=True)),
     "trimul": ("fast_trimul", trimul),
 }
-"""By kernel: the package that it needs, and what makes it."""
+"""By kernel: the package that it needs, and what makes it, of a size to be measured or a small one."""
 
 
 def timed(launch: Callable[[], Any]) -> float:
@@ -183,8 +192,9 @@ def child(args: argparse.Namespace) -> dict[str, Any]:
     cases: dict[str, Case] = {}
     for name in args.kernels:
         try:
-            case = CASES[name][1]()
-            found["errors"][name] = case.error()
+            case = CASES[name][1](args.small)
+            with torch.profiler.record_function(name):
+                found["errors"][name] = case.error()
             for _ in range(WARMUPS):
                 case.launch()
             cases[name] = case
@@ -192,32 +202,66 @@ def child(args: argparse.Namespace) -> dict[str, Any]:
             found["failures"][name] = f"{type(error).__name__}: {error}"[:500]
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
-    if args.turns:
-        (args.turns / f"ready-{os.getpid()}").touch()
-        while not (args.turns / "go").exists():
-            time.sleep(0.02)
-    for name, case in cases.items():
-        with open(args.turns / "turn" if args.turns else os.devnull, "w") as turn:
-            fcntl.flock(turn, fcntl.LOCK_EX) if args.turns else None
-            times = []
-            for _ in range(args.rounds):
-                times.append(timed(case.launch))
-                time.sleep(DRAIN_S)
-        found["times"][name] = times
-        time.sleep(DRAIN_S)  # another process gets its turn
-    found["versions"] = {"torch": torch.__version__, "nvidia-cutlass-dsl": dsl_version()}
+    turns = Turns(args.turns, args.place, args.places)
+    turns.wait_for_all()
+    for name in args.kernels:
+        times = []
+        for _ in range(args.rounds):
+            with turns.mine():
+                if name in cases:
+                    times.append(timed(cases[name].launch))
+                    time.sleep(DRAIN_S)
+        if name in cases:
+            found["times"][name] = times
     return found
+
+
+@dataclass
+class Turns:
+    """Whose launch it is, among processes that share a folder; nobody else's without one."""
+
+    folder: Path | None
+    place: int
+    places: int
+    taken: int = 0
+
+    def wait_for_all(self) -> None:
+        if self.folder:
+            (self.folder / f"ready-{os.getpid()}").touch()
+            self._wait(self.folder / "go", CHILD_SECONDS)
+
+    @contextmanager
+    def mine(self) -> Iterator[None]:
+        """A turn after that of the process before; also one that has nothing to do takes it."""
+        number = self.taken * self.places + self.place
+        self.taken += 1
+        if self.folder and number:
+            self._wait(self.folder / f"done-{number - 1}", TURN_SECONDS)
+        try:
+            yield
+        finally:
+            if self.folder:
+                (self.folder / f"done-{number}").touch()
+
+    @staticmethod
+    def _wait(path: Path, seconds: float) -> None:
+        end = time.monotonic() + seconds
+        while not path.exists():
+            if time.monotonic() > end:
+                raise TimeoutError(f"no {path.name} after {seconds} s: another process failed")
+            time.sleep(0.001)
 
 
 # ----------------------------------------------------------------------------------------------- the parent process
 def command(mode: str, args: argparse.Namespace, folder: Path) -> list[str]:
     options = OPTIONS[mode]
     words = [sys.executable, str(HERE), "--child", str(folder / f"{mode}.json"), "--turns", str(folder)]
+    words += ["--place", str(args.modes.index(mode)), "--places", str(len(args.modes))]
     words += ["--kernels", ",".join(args.kernels), "--rounds", str(args.rounds)]
     if options is None:
         return words
     own = [sys.executable, "-m", "warptrace", "profile", "-o", str(folder / f"{mode}-run"), "--postprocess", "none"]
-    return [*own, "--buffer-size", args.buffer_size, *options, "--", *words]
+    return [*own, "--no-untraced-build", "--buffer-size", args.buffer_size, *options, "--", *words]
 
 
 def run(args: argparse.Namespace, folder: Path) -> dict[str, dict[str, Any]]:
@@ -292,20 +336,31 @@ def recorded(result: Path) -> dict[str, dict[str, int]]:
 
 
 def table(found: dict[str, dict[str, Any]], kernels: Sequence[str]) -> str:
-    """A line a kernel: error as a part of what is allowed (the worst of all modes), median time of the first mode, and
-    the ratio of each other mode's to it."""
+    """In Markdown, a line a kernel: its time in the first mode, what each other mode makes of it, and its error as a
+    part of what is allowed (the worst of all modes). Median (quartiles); those of ratios are of each round's ratio."""
     base, *others = found
-    lines = [f"{'kernel':<16}{'error':>8}{base + ' us':>14}" + "".join(f"{mode:>12}" for mode in others)]
+    lines = [
+        "| kernel | " + " | ".join([f"{base}, us", *(f"{mode}, ratio" for mode in others), "error"]) + " |",
+        "|---" * (len(found) + 2) + "|",
+    ]
     for kernel in kernels:
         failures = [f"{mode}: {one['failures'][kernel]}" for mode, one in found.items() if kernel in one["failures"]]
         if failures:
-            lines.append(f"{kernel:<16}  FAILED {failures[0]}")
+            lines.append(f"| {kernel} | FAILED {failures[0]} |")
             continue
-        medians = {mode: statistics.median(one["times"][kernel]) for mode, one in found.items()}
-        worst = max(one["errors"][kernel] for one in found.values())
-        ratios = "".join(f"{medians[mode] / medians[base]:>12.3f}" for mode in others)
-        lines.append(f"{kernel:<16}{worst:>8.2f}{medians[base]:>14.1f}{ratios}")
+        times = found[base]["times"][kernel]
+        cells = [spread(times, 1)]
+        for mode in others:
+            cells.append(spread([t / u for t, u in zip(found[mode]["times"][kernel], times, strict=True)], 3))
+        cells.append(f"{max(one['errors'][kernel] for one in found.values()):.2f}")
+        lines.append(f"| {kernel} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
+
+
+def spread(values: Sequence[float], digits: int) -> str:
+    """Median (quartiles)."""
+    first, middle, last = statistics.quantiles(values, n=4, method="inclusive") if values[1:] else [values[0]] * 3
+    return f"{middle:.{digits}f} ({first:.{digits}f} to {last:.{digits}f})"
 
 
 def installed(kernels: Sequence[str]) -> list[str]:
@@ -318,6 +373,27 @@ def installed(kernels: Sequence[str]) -> list[str]:
         else:
             there.append(kernel)
     return there
+
+
+def package_versions() -> dict[str, str]:
+    """Of what is installed."""
+    found = {}
+    for package in PACKAGES:
+        with suppress(metadata.PackageNotFoundError):
+            found[package] = metadata.version(package)
+    return found if "nvidia-cutlass-dsl" in found else {**found, "nvidia-cutlass-dsl": dsl_version()}
+
+
+def document(found: dict[str, dict[str, Any]], versions: dict[str, str]) -> dict[str, Any]:
+    """The results file, without what the processes said."""
+    return {
+        "benchmark": "third_party",
+        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "device": device(),
+        "versions": versions,
+        "unit": "us of single launches, the modes in turns; errors as a part of what is allowed",
+        "modes": {mode: {key: one[key] for key in one if key != "said"} for mode, one in found.items()},
+    }
 
 
 def right(found: dict[str, dict[str, Any]]) -> bool:
@@ -344,8 +420,12 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--buffer-size", default="2G", metavar="SIZE", help="as for warptrace profile (default: 2G)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="results file")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="leave the results of warptrace profile there")
+    parser.add_argument("--read", type=Path, metavar="FILE", help="print the table of a results file, run nothing")
+    parser.add_argument("--small", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--turns", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--place", type=int, default=0, help=argparse.SUPPRESS)
+    parser.add_argument("--places", type=int, default=1, help=argparse.SUPPRESS)
     return parser.parse_args(argv)
 
 
@@ -353,6 +433,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = arguments(argv)
     if args.child is not None:
         args.child.write_text(json.dumps(child(args)), encoding="utf-8")
+        return 0
+    if args.read is not None:
+        earlier = json.loads(args.read.read_text(encoding="utf-8"))["modes"]
+        print(table(earlier, list(next(iter(earlier.values()))["errors"])))
         return 0
     sys.path.insert(0, str(ROOT / "src"))
     args.kernels = installed(args.kernels)
@@ -368,7 +452,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         except RuntimeError as error:
             print(f"error: {error}", file=sys.stderr)
             return 1
-    print(f"{device()}, {next(iter(found.values()))['versions']}, {args.rounds} rounds")
+    versions = package_versions()
+    print(f"{device()}, {versions}, {args.rounds} rounds")
     print(table(found, args.kernels))
     for mode, one in found.items():
         for kernel, counts in one.get("recorded", {}).items():
@@ -378,7 +463,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             if "warptrace:" in line and "debug" not in line:
                 print(f"{mode}: {line[:300]}")
     if args.json:
-        args.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        args.json.write_text(json.dumps(document(found, versions), indent=1) + "\n", encoding="utf-8")
     return 0 if right(found) else 1
 
 

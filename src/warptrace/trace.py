@@ -298,7 +298,8 @@ class Trace:
         return one.host, one.rank is None, one.rank or 0, key[0], key[1]
 
     def to_arrow(self, table: str = "ranges") -> pyarrow.Table:
-        """A flat Arrow table: "ranges", "markers", "warps" or "launches" (docs/outputs.md). Needs pyarrow.
+        """A flat Arrow table: "ranges", "markers", "warps", "launches", "host_ranges" or "host_launches"
+        (docs/outputs.md). Needs pyarrow.
 
         Raises UsageError for another name, WarptraceError where pyarrow is missing.
         """

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from command_line import Cli
 
+from warptrace.export.tables import TABLES
+
 
 @pytest.mark.parametrize(
     ("to", "files"),
@@ -17,7 +19,7 @@ from command_line import Cli
         ("sqlite", ["trace.sqlite"]),
         ("chrome", ["trace.chrome.json"]),
         ("speedscope", ["trace.speedscope.json"]),
-        ("csv", [f"csv/{name}.csv" for name in ("ranges", "markers", "warps", "launches")]),
+        ("csv", [f"csv/{name}.csv" for name in TABLES]),
     ],
 )
 def test_into_the_run_directory(cli: Cli, run_dir: Path, to: str, files: list[str]) -> None:

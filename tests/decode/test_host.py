@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import json
+import sqlite3
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -15,8 +18,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from warptrace.decode import decode
+from warptrace.decode.host import name_ranges
+from warptrace.export.chrome import write_chrome
+from warptrace.export.dataset import write_csv, write_parquet, write_sqlite
 from warptrace.export.host_tracks import host_tracks, lanes_of
 from warptrace.export.iket_json import write_iket_json
+from warptrace.export.tables import Tables, flat
 from warptrace.raw import read_capture
 from warptrace.raw.dump import dump
 from warptrace.raw.format import text_crc
@@ -24,6 +31,10 @@ from warptrace.report import report as reports
 from warptrace.report.blocks import Grid, Heading, Line, blocks
 from warptrace.trace import Trace
 from warptrace.wire import LAUNCH_CAPTURED
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "export"))
+
+import trace_processor
 
 APART = 5_000_000
 """Host time minus %globaltimer, ns."""
@@ -85,7 +96,28 @@ def test_on_the_timeline(tmp_path: Path) -> None:
         assert (begin, end) == (pytest.approx(wanted_begin, abs=2), pytest.approx(wanted_end, abs=2))
     assert host["marks"][0]["ns"] + shift == pytest.approx(350, abs=2)
     assert [(c["launch"], c["captured"]) for c in host["launches"]] == [(0, False), (1, False), (None, True)]
+    assert [c["within"] for c in host["launches"]] == [["forward", "step"], [], []]
     assert [p for p in trace.problems if p.kind in ("host", "clock")] == []
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 20), st.integers(0, 20), st.sampled_from([1, 2])), max_size=12),
+    st.lists(st.tuples(st.integers(0, 20), st.sampled_from([1, 2])), max_size=12),
+)
+def test_calls_know_the_ranges_around_them(spans: list[tuple[int, int, int]], times: list[tuple[int, int]]) -> None:
+    ranges = [
+        {"name": f"{i}", "begin_unix_ns": min(a, b), "end_unix_ns": max(a, b), "thread": thread}
+        for i, (a, b, thread) in enumerate(spans)
+    ]
+    ranges.sort(key=lambda r: (r["begin_unix_ns"], -r["end_unix_ns"]))
+    calls = [{"unix_ns": at, "thread": thread} for at, thread in times]
+    name_ranges(calls, ranges)
+    for call in calls:
+        around = [
+            r["name"] for r in ranges
+            if r["thread"] == call["thread"] and r["begin_unix_ns"] <= call["unix_ns"] <= r["end_unix_ns"]
+        ]  # fmt: skip
+        assert call["within"] == around
 
 
 def test_numbers_that_do_not_agree_are_not_guessed(tmp_path: Path) -> None:
@@ -130,7 +162,7 @@ def test_tracks(tmp_path: Path) -> None:
         (f"thread {OTHER:#x}: NVTX", ["late"]),
     ]
     call = tracks[0].slices[0]
-    assert (call.launch, call.facts["grid"]) == (0, 1)
+    assert (call.launch, call.facts["grid"], call.facts["within"]) == (0, 1, "forward > step")
     assert call.facts["start_after_ns"] == pytest.approx(600, abs=2)
     assert tracks[-1].slices[0].facts["ended"] is False
 
@@ -166,10 +198,114 @@ def test_json_and_dump(tmp_path: Path) -> None:
     step = next(r for r in host["ranges"] if r["name"] == "step")
     assert (step["beginUnixNs"], step["source"], step["open"]) == (at(300), "nvtx", False)
     assert step["startTs"] == pytest.approx(EPOCH_NS + 300, abs=2)
-    assert [c["launch"] for c in host["launches"]] == [0, 1, None]
+    assert [(c["launch"], c["within"]) for c in host["launches"]] == [(0, ["forward", "step"]), (1, []), (None, [])]
     out = io.StringIO()
     dump(tmp_path / "c", out)
     assert f'host "mark" "nvtx" "here" "{at(350)}" "{ME}"' in out.getvalue()
+
+
+# ----------------------------------------------------------------------------------------------------- as tables
+def rows(trace: Trace, name: str) -> list[dict[str, Any]]:
+    columns = {title: column.objects() for title, column in flat(Tables(trace).part(name)).items()}
+    return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+
+
+def test_tables(tmp_path: Path) -> None:
+    trace = recorded(tmp_path / "c", SIDE)
+    (host,) = trace.meta["host"]
+    ranges = rows(trace, "host_ranges")
+    assert [(r["source"], r["kind"], r["name"], r["thread_name"], r["ended"]) for r in ranges] == [
+        ("record_function", "range", "forward", "MainThread", True), ("nvtx", "range", "step", "MainThread", True),
+        ("nvtx", "mark", "here", "MainThread", None), ("nvtx", "range", "late", None, False),
+    ]  # fmt: skip
+    assert [r["duration_ns"] for r in ranges] == [3200, 1600, None, 6400]
+    step = ranges[1]
+    assert (step["start_unix_ns"], step["end_unix_ns"], step["pid"], step["thread"]) == (at(300), at(1900), 4242, ME)
+    assert (step["start_ns"], step["end_ns"]) == (host["ranges"][1]["begin_ns"], host["ranges"][1]["end_ns"])
+    assert ranges[2]["start_ns"] == host["marks"][0]["ns"] and ranges[2]["end_ns"] is None
+    calls = rows(trace, "host_launches")
+    assert [(c["launch"], c["kernel"], c["within"], c["captured"], c["device"]) for c in calls] == [
+        (1, "k", "forward > step", False, 0), (2, "k", None, False, 0), (None, "k", None, True, 0),
+    ]  # fmt: skip
+    assert calls[0]["start_after_ns"] == trace.launches[0].start_ns - calls[0]["ns"] > 0
+    assert (calls[2]["start_after_ns"], calls[2]["unix_ns"]) == (None, at(1960))
+    assert {c["kernel_id"] for c in calls} == {trace.launches[0].kernel_id}
+    assert {r["clock_uncertainty_ns"] for r in ranges + calls} == {host["uncertainty_ns"]}
+
+
+def test_tables_without_a_timeline_or_a_host(tmp_path: Path) -> None:
+    trace = recorded(tmp_path / "c", SIDE, pairs=False)
+    names = ("start_ns", "end_ns", "clock_uncertainty_ns", "duration_ns")
+    assert [rows(trace, "host_ranges")[0][name] for name in names] == [None, None, None, 3200]
+    call = rows(trace, "host_launches")[0]
+    assert (call["launch"], call["ns"], call["start_after_ns"], call["unix_ns"]) == (1, None, None, at(400))
+    nothing = recorded(tmp_path / "d", [])
+    assert rows(nothing, "host_ranges") == rows(nothing, "host_launches") == []
+
+
+def test_parquet_sqlite_and_csv(tmp_path: Path) -> None:
+    """Same values everywhere, and the types of a data set do not depend on what a run has."""
+    trace = recorded(tmp_path / "c", SIDE)
+    wanted = {name: rows(trace, name) for name in ("host_ranges", "host_launches")}
+    write_sqlite(trace, tmp_path / "t.sqlite")
+    connection = sqlite3.connect(tmp_path / "t.sqlite")
+    connection.row_factory = sqlite3.Row
+    for name, found in wanted.items():
+        assert [dict(row) for row in connection.execute(f"select * from {name}")] == found
+    connection.close()
+    write_csv(trace, tmp_path / "csv")
+    with (tmp_path / "csv" / "host_launches.csv").open(newline="") as file:
+        assert [row["within"] for row in csv.DictReader(file)] == ["forward > step", "", ""]
+    pq = pytest.importorskip("pyarrow.parquet")
+    write_parquet(trace, tmp_path / "data", "with")
+    write_parquet(recorded(tmp_path / "d", []), tmp_path / "data", "without")
+    for name, found in wanted.items():
+        folder = tmp_path / "data" / name
+        files = [pq.ParquetFile(folder / f"run={run}" / "part-0.parquet") for run in ("with", "without")]
+        assert files[0].read().to_pylist() == found and files[1].read().num_rows == 0
+        assert files[0].schema_arrow.equals(files[1].schema_arrow)
+
+
+def test_chrome(tmp_path: Path) -> None:
+    """Times count from the first thing that happened, which here the host did, and are exact."""
+    trace = recorded(tmp_path / "c", SIDE)
+    write_chrome(trace, tmp_path / "t.json")
+    events = json.loads((tmp_path / "t.json").read_text(), parse_float=str)["traceEvents"]
+    (process,) = {e["pid"] for e in events if e["name"] == "process_name" and e["args"]["name"].startswith("Host")}
+    assert process == len(trace.launches) + 1
+    ours = [e for e in events if e["pid"] == process and e["ph"] != "M"]
+    (host,) = trace.meta["host"]
+    first = host["ranges"][0]["begin_ns"]
+    assert first < 0
+
+    def text(ns: int) -> str:
+        return f"{ns // 1000}.{ns % 1000:03d}"
+
+    wanted = [(r["name"], "X", text(r["begin_ns"] - first), text(r["end_ns"] - r["begin_ns"])) for r in host["ranges"]]
+    wanted += [("here", "i", text(host["marks"][0]["ns"] - first), None)]
+    found = [(e["name"], e["ph"], e["ts"], e.get("dur")) for e in ours]
+    assert sorted(one for one in found if one[0] in ("forward", "step", "late", "here")) == sorted(wanted)
+    calls = [e for e in ours if e["name"] == "launch k"]
+    assert [(e["ph"], e["args"]["grid"], e["args"].get("within")) for e in calls] == [
+        ("i", 1, "forward > step"), ("i", 2, None),
+    ]  # fmt: skip
+    lives = [e["ts"] for e in events if e["name"] == "Warp Life Time"]
+    assert lives == [text(int(ns) - first) for ns in trace.warps.start_ns]
+
+
+@trace_processor.needs_trace_processor
+def test_perfetto_reads_the_host_of_a_chrome_file(tmp_path: Path) -> None:
+    write_chrome(recorded(tmp_path / "c", SIDE), tmp_path / "t.json")
+    processor = trace_processor.TraceProcessor(tmp_path / "t.json")
+    assert processor.errors() == []
+    rows = processor.query(
+        "select slice.name, dur, thread.name as thread from slice join thread_track on track_id = thread_track.id"
+        " join thread using (utid) where category = 'host' order by ts"
+    )
+    assert [(name, dur, thread) for name, dur, thread in rows if not name.startswith(("launch", "captured"))] == [
+        ("forward", 3200, "MainThread: record_function"), ("step", 1600, "MainThread: NVTX"),
+        ("here", 0, "MainThread: NVTX"), ("late", 6400, f"thread {OTHER:#x}: NVTX"),
+    ]  # fmt: skip
 
 
 @given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 20)).map(lambda p: (min(p), max(p))), max_size=20))

@@ -22,6 +22,8 @@ def host_facts(
     ``ranges``, ``marks``, ``launches`` and ``lost_launches``, in order of begin. Times are Unix times, and ns of the
     trace's timeline good to ``uncertainty_ns``; None where host and device clocks were not compared.
 
+    ``within`` of a launch: names of the ranges of its thread that were open at the call, outermost first.
+
     A call of the host and a launch belong together where a kernel's launches into one stream are as many on either
     side: a stream keeps their order. ``launch`` is None for all of them where they are not.
     """
@@ -67,6 +69,7 @@ def _of_process(
     for call in calls:
         del call["word"]
     ranges.sort(key=lambda r: (r["begin_unix_ns"], -r["end_unix_ns"]))
+    name_ranges(calls, ranges)
     marks.sort(key=lambda m: m["unix_ns"])
     return {
         "process": process,
@@ -110,6 +113,23 @@ def _pair(process: int, calls: list[Facts], launches: Sequence[Launch]) -> int:
         for row, index in zip(rows, found, strict=True):
             row["launch"] = index
     return unpaired
+
+
+def name_ranges(calls: Sequence[Facts], ranges: Sequence[Facts]) -> None:
+    """Gives every call ``within``. ``ranges``: by begin, outer before inner."""
+    by_thread: dict[int, list[Facts]] = {}
+    for one in ranges:
+        by_thread.setdefault(one["thread"], []).append(one)
+    state: dict[int, tuple[int, list[Facts]]] = {}
+    for call in sorted(calls, key=lambda c: int(c["unix_ns"])):
+        mine, at = by_thread.get(call["thread"], []), call["unix_ns"]
+        begun, around = state.get(call["thread"], (0, []))
+        while begun < len(mine) and mine[begun]["begin_unix_ns"] <= at:
+            around.append(mine[begun])
+            begun += 1
+        around = [one for one in around if one["end_unix_ns"] >= at]
+        state[call["thread"]] = begun, around
+        call["within"] = [one["name"] for one in around]
 
 
 def _problems(capture: Capture, facts: Facts, unpaired: int) -> list[Problem]:

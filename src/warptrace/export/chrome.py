@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ import numpy as np
 from .. import __version__
 from ..trace import I64, RANGE_STACK, Trace
 from ._common import Progress, chunks, replacing, row_bounds, rows_of
+from .host_tracks import host_tracks
 from .iket_json import Number, Text, render
 from .lanes import Lanes, assign_lanes
 from .payload import texts
@@ -45,7 +47,9 @@ class _Writer:
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
         columns = (trace.warps.start_ns, trace.ranges.start_ns, trace.markers.ns)
-        self.first_ns = min(0, *(int(column.min(initial=0)) for column in columns))
+        self.host = host_tracks(trace)
+        host = [one.begin_ns for track in self.host for one in track.slices]
+        self.first_ns = min(0, *host, *(int(column.min(initial=0)) for column in columns))
         self.names = [_quoted(name) for name in trace.strings]
         self.next_thread = 1
 
@@ -63,8 +67,25 @@ class _Writer:
             name = f"{launch.index + 1}: {launch.kernel}{' [emulated]' if trace.emulated else ''}"
             events.append(_meta("process_name", launch.index + 1, {"name": name}))
             events.append(_meta("process_sort_index", launch.index + 1, {"sort_index": launch.index}))
-        body = ",\n".join(_dumps(event) for event in events)
+        body = ",\n".join([*map(_dumps, events), *self._host_events()])
         return f'{{"otherData":{_dumps(facts)},"displayTimeUnit":"ns","traceEvents":[\n{body}'.encode()
+
+    def _host_events(self) -> Iterator[str]:
+        """A process for the host's side of each of ours, above those of the launches; a thread for each track of it."""
+        for process in dict.fromkeys(track.process for track in self.host):
+            number = len(self.trace.launches) + 1 + process
+            name = f"Host, process {self.trace.processes[process].pid}"
+            yield _dumps(_meta("process_name", number, {"name": name}))
+            yield _dumps(_meta("process_sort_index", number, {"sort_index": process - len(self.trace.processes)}))
+        for track in self.host:
+            number = len(self.trace.launches) + 1 + track.process
+            thread, self.next_thread = self.next_thread, self.next_thread + 1
+            yield _dumps(_meta("thread_name", number, {"name": track.name}, thread))
+            for one in track.slices:
+                kind = {"ph": "i", "s": "t"} if one.end_ns is None else {"ph": "X"}
+                event = {**kind, "name": one.name, "cat": "host", "pid": number, "tid": thread, "args": one.facts}
+                long = "" if one.end_ns is None else f',"dur":{_microseconds(one.end_ns - one.begin_ns)}'
+                yield f'{_dumps(event)[:-1]},"ts":{_microseconds(one.begin_ns - self.first_ns)}{long}}}'
 
     @staticmethod
     def tail() -> bytes:
@@ -183,6 +204,11 @@ def _reordered(field: Number | Text, order: I64) -> Number | Text:
 def _meta(name: str, process: int, arguments: dict[str, Any], thread: int | None = None) -> dict[str, Any]:
     where = {"pid": process} if thread is None else {"pid": process, "tid": thread}
     return {"ph": "M", "name": name, **where, "args": arguments}
+
+
+def _microseconds(ns: int) -> str:
+    """As ``_Writer._time``: a float's own text may have other decimals."""
+    return f"{ns // 1000}.{ns % 1000:03d}"
 
 
 def _dumps(value: Any) -> str:

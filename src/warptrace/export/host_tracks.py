@@ -67,6 +67,8 @@ def _range(facts: dict[str, Any], doubt: float) -> Slice:
 def _call(trace: Trace, facts: dict[str, Any], doubt: float) -> Slice:
     index = facts["launch"]
     more: dict[str, Fact] = {"clock_uncertainty_ns": doubt}
+    if facts["within"]:
+        more["within"] = " > ".join(facts["within"])
     if index is None:
         text = "captured into a graph" if facts["captured"] else "launch"
         return Slice(f"{text}: kernel {facts['kernel_id']}", facts["ns"], None, more)

@@ -1,4 +1,5 @@
-"""A trace as flat tables, a row a range, marker, warp or launch, with everything that a query wants beside it.
+"""A trace as flat tables, a row a range, marker, warp or launch, with everything that a query wants beside it; and what
+the host did.
 
 :data:`TABLES` names them; ``docs/outputs.md`` tells what the columns mean. A column of texts is codes into a list of
 labels, so that no text is kept once a row. :func:`table` gives any part of a table, so that writers need not hold the
@@ -18,6 +19,7 @@ from ..errors import UsageError, WarptraceError
 from ..report.roles import find_roles
 from ..trace import RANGE_TOKEN, U8, U64, Launch, Trace
 from ..wire import PayloadType
+from . import host_tables
 from .payload import ValueKind, texts, widen
 
 if TYPE_CHECKING:
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
 
 Bools = NDArray[np.bool_]
 
-TABLES = ("ranges", "markers", "warps", "launches")
+TABLES = ("ranges", "markers", "warps", "launches", *host_tables.FIELDS)
 MAX_SIGNED = np.uint64((1 << 63) - 1)
 PAYLOAD_NAMES = tuple("" if kind == PayloadType.NONE else kind.name.lower() for kind in PayloadType)
 PAYLOAD_CODE = np.zeros(256, np.int32)
@@ -123,12 +125,13 @@ class Tables:
         self.rank = np.array([rank or 0 for rank in ranks], np.int64)
         self.host_labels, self.host_of_launch = _dedupe([trace.processes[one.process].host for one in launches])
         self.device = np.array([one.device for one in launches], np.int64)
+        self.host_rows = {name: host_tables.host_rows(trace, name) for name in host_tables.FIELDS}
 
     def rows(self, name: str) -> int:
         """How many rows a table has. Raises UsageError for a name that is none of TABLES."""
         sizes = {
             "ranges": len(self.trace.ranges), "markers": len(self.trace.markers), "warps": len(self.trace.warps),
-            "launches": len(self.trace.launches),
+            "launches": len(self.trace.launches), **{name: len(rows) for name, rows in self.host_rows.items()},
         }  # fmt: skip
         if name not in sizes:
             raise UsageError(f"no table {name!r}: there are {', '.join(TABLES)}")
@@ -143,6 +146,8 @@ class Tables:
     def part(self, name: str, rows: slice | None = None) -> Table:
         """Rows of a table; all of them without ``rows``. Raises UsageError."""
         rows = slice(0, self.rows(name)) if rows is None else rows
+        if name in host_tables.FIELDS:
+            return self._host(name, rows)
         return {"ranges": self._ranges, "markers": self._markers, "warps": self._warps, "launches": self._launches}[
             name
         ](rows)
@@ -270,6 +275,13 @@ class Tables:
         values = np.array([0.0 if one is None else one for one in found], np.float64)
         return Column(values, None, np.array([one is not None for one in found], np.bool_))
 
+    def _host(self, name: str, rows: slice) -> Table:
+        some = self.host_rows[name][rows]
+        return {
+            field.name: _column(host_tables.column(self.trace, field, some), field.kind)
+            for field in host_tables.FIELDS[name]
+        }
+
     def _sites(self, sites: NDArray[Any]) -> Column:
         known = sites >= 0
         if not len(self.site_code):
@@ -282,6 +294,16 @@ def _dedupe(texts_: Sequence[str]) -> tuple[tuple[str, ...], NDArray[np.int32]]:
     code: dict[str, int] = {}
     codes = [code.setdefault(text, len(code)) for text in texts_]
     return tuple(code) or ("",), np.array(codes, np.int32)
+
+
+def _column(values: Sequence[Any], kind: str) -> Column:
+    """Of Python objects, None where a row has no value."""
+    given = np.array([value is not None for value in values], np.bool_)
+    valid = None if given.all() and len(values) else given
+    if kind == "text":
+        labels, codes = _dedupe([value or "" for value in values])
+        return Column(codes, labels, valid)
+    return Column(np.array([value or 0 for value in values], kind), None, valid)
 
 
 def flat(part: Table) -> dict[str, Column]:

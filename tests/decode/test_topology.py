@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from fractions import Fraction
 from types import SimpleNamespace
 from typing import Any, cast
@@ -26,6 +27,7 @@ SMS = 132
 TRUTH = np.array([h200_gpc(sm) for sm in range(SMS)])
 ALONE = list(range(124, 132))
 """SMs on which no cluster of four or more was ever seen. They count GPC0's clock."""
+Clusters = list[dict[str, Any]]
 
 
 def clusters_of(size: int, truth: np.ndarray, order: np.random.Generator) -> list[list[int]]:
@@ -51,11 +53,18 @@ def make(rows: list[tuple[int, int, int, int]], rate: np.ndarray, length_ns: int
     return Regions(headers, zeros, zeros, zeros, zeros, zeros.astype(np.int64), closed), launch
 
 
-def found(regions: Regions, launch: np.ndarray, *, name: str = H200, emulated: bool = False) -> Topology:
+def found(
+    regions: Regions, launch: np.ndarray, *clusters: Clusters, name: str = H200, emulated: bool = False
+) -> Topology:
+    """``clusters``: what clusters of the tracer's own showed, a process each."""
     device = {"ordinal": 0, "name": name, "sm_count": SMS, "compute_capability": "9.0"}
-    capture = cast(Capture, SimpleNamespace(manifest={"devices": [device], "emulated": emulated}))
+    manifests = [{"devices": [{**device, "clusters": one}], "emulated": emulated} for one in clusters]
+    manifests = manifests or [{"devices": [device], "emulated": emulated}]
+    captures = [cast(Capture, SimpleNamespace(manifest=one)) for one in manifests]
+    process = (np.arange(len(regions)) % len(captures)).astype(np.int32)
+    regions = dataclasses.replace(regions, process=process)
     clock = fit_clocks(regions, launch, {(0, 0): 1_980_000})
-    return find_topology([capture], regions, launch, clock, {(0, 0): ("", "GPU-0")})
+    return find_topology(captures, regions, launch, clock, {(k, 0): ("", "GPU-0") for k in range(len(captures))})
 
 
 def waves(size: int, launches: int, *, everywhere: bool = True) -> list[tuple[int, int, int, int]]:
@@ -154,6 +163,91 @@ def test_one_pair_that_is_none_makes_all_doubtful() -> None:
 def test_nothing_of_an_emulated_device() -> None:
     topology = found(*make(waves(4, 6), OWN_RATE, 400_000), emulated=True)
     assert set(topology.gpc[0, 0].tolist()) == set(topology.tpc[0, 0].tolist()) == {-1}
+
+
+# ---------------------------------------------------------------------------------------- clusters of the tracer's own
+GPCS = [
+    [0, 1, 16, 17, 32, 33, 48, 49],
+    [2, 3, 18, 19, 34, 35, 50, 51, 64, 65, 78, 79, 92, 93, 106, 107],
+    [4, 5, 20, 21, 36, 37, 52, 53, 66, 67, 80, 81, 94, 95, 108, 109],
+    [6, 7, 22, 23, 38, 39, 54, 55, 68, 69, 82, 83, 96, 97, 110, 111],
+    [8, 9, 24, 25, 40, 41, 56, 57, 70, 71, 84, 85, 98, 99, 112, 113],
+    [10, 11, 26, 27, 42, 43, 58, 59, 72, 73, 86, 87, 100, 101, 114, 115],
+    [12, 13, 28, 29, 44, 45, 60, 61, 74, 75, 88, 89, 102, 103, 116, 117, 120, 121],
+    [14, 15, 30, 31, 46, 47, 62, 63, 76, 77, 90, 91, 104, 105, 118, 119, 122, 123],
+]
+"""As one launch of 100 clusters of 7 CTAs showed them on an H200, and one of 100 clusters of 5."""
+PAIRS = [[sm, sm + 1] for sm in range(0, SMS, 2)]
+PLACES = [next((number for number, gpc in enumerate(GPCS) if sm in gpc), -1) for sm in range(SMS)]
+
+
+def seen(*shown: tuple[int, list[list[int]]]) -> Clusters:
+    return [{"ctas": ctas, "sms": sms} for ctas, sms in shown]
+
+
+def test_clusters_of_the_tracers_own_tell_the_gpcs_of_any_launch() -> None:
+    """One CTA on SM 5."""
+    topology = found(*make([(0, 0, 1, 5)], ONE_RATE, 1000), seen((7, GPCS), (5, GPCS), (2, PAIRS)))
+    assert topology.gpc[0, 0].tolist() == PLACES
+    assert topology.tpc[0, 0].tolist() == [sm // 2 for sm in range(SMS)]
+    (facts,) = topology.facts
+    assert (facts["gpcs"], facts["unplaced"], facts["tpcs"], facts["probed"]) == (GPCS, ALONE, 66, [2, 5, 7])
+
+
+def test_a_clock_of_their_own_places_the_rest_beside_them() -> None:
+    topology = found(*make(waves(1, 0), OWN_RATE, 400_000), seen((7, GPCS), (2, PAIRS)))
+    assert topology.gpc[0, 0].tolist() == TRUTH.tolist()
+    assert topology.facts[0]["unplaced"] == []
+
+
+def test_the_programs_clusters_join_what_the_tracers_left_apart() -> None:
+    """Here GPC1 is seen as two sets, which one cluster of the program connects."""
+    halves = [*GPCS[:1], GPCS[1][:8], GPCS[1][8:], *GPCS[2:]]
+    alone = [(0, sm, 1, sm) for sm in range(SMS)]
+    assert found(*make(alone, ONE_RATE, 1000), seen((7, halves))).gpc[0, 0].tolist() != PLACES
+    both = [(1, 0, 2, GPCS[1][0]), (1, 1, 2, GPCS[1][8])]
+    assert found(*make(alone + both, ONE_RATE, 1000), seen((7, halves))).gpc[0, 0].tolist() == PLACES
+
+
+def test_pairs_of_the_tracers_own_tell_tpcs_of_any_device() -> None:
+    """Whatever pairs a cluster of the program ran on: it need not have found two SMs of a TPC free."""
+    straddling = make([(0, 0, 2, 1), (0, 1, 2, 4)], ONE_RATE, 1000)
+    topology = found(*straddling, seen((2, PAIRS)), name="NVIDIA H100")
+    assert topology.tpc[0, 0].tolist() == [sm // 2 for sm in range(SMS)]
+    for wrong in ([*PAIRS[1:], [0, 3]], [*PAIRS[2:], [0, 1, 2, 3]], PAIRS[:3]):
+        topology = found(*straddling, seen((2, wrong)), name="NVIDIA H100")
+        assert set(topology.tpc[0, 0].tolist()) == {-1}
+
+
+def test_the_same_pairs_in_two_processes_are_not_more() -> None:
+    topology = found(
+        *make([(0, 0, 1, 0), (0, 1, 1, 1)], ONE_RATE, 1000), seen((2, PAIRS[:3])), seen((2, PAIRS[:3])), name="other"
+    )
+    assert set(topology.tpc[0, 0].tolist()) == set(topology.tpc[1, 0].tolist()) == {-1}
+
+
+def test_what_no_sm_is_called_is_left_out() -> None:
+    odd = [[-1, 2], ["4", 5], [1 << 16, 3], [True, 7], []]
+    topology = found(*make([(0, 0, 1, 131)], ONE_RATE, 1000), seen((7, [*GPCS, *cast(Any, odd)])))
+    assert topology.gpc[0, 0].tolist() == PLACES
+
+
+@settings(max_examples=50, deadline=None)
+@given(data=st.data())
+def test_the_order_of_what_is_joined_changes_nothing(data: st.DataObject) -> None:
+    """Parts of the sets, in any order, by clusters of any size, in one or two processes."""
+    parts: list[tuple[int, list[int]]] = []
+    for gpc in GPCS:
+        mixed = data.draw(st.permutations(gpc))
+        cut = data.draw(st.integers(1, len(gpc) - 1))
+        parts += [(7, list(mixed[: cut + 1])), (5, list(mixed[cut:]))]  # both have the SM at the cut
+    parts = list(data.draw(st.permutations(parts)))
+    share = data.draw(st.integers(0, len(parts)))
+    processes = [[(ctas, [sms]) for ctas, sms in some] for some in (parts[:share], parts[share:])]
+    regions = make([(0, 0, 1, 5), (0, 1, 1, 99)], ONE_RATE, 1000)
+    topology = found(*regions, *(seen(*one) for one in processes))
+    assert topology.gpc[0, 0].tolist() == topology.gpc[1, 0].tolist() == PLACES[:124]
+    assert [facts["gpcs"] for facts in topology.facts] == [GPCS] * 2
 
 
 @settings(max_examples=60, deadline=None)

@@ -103,6 +103,7 @@ class Memory:
         return True
 
     peer_clock = None
+    cluster_probe = None
 
     def clock(self) -> Clock:
         return Clock()

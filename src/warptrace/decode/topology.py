@@ -2,14 +2,16 @@
 
 Nothing on the device tells this, so it is inferred, and what is not proven is left open (-1):
 
-- CTAs of one cluster run on one GPC (CUDA programming guide): SMs that shared a cluster are one *group*.
+- CTAs of one cluster run on one GPC (CUDA programming guide): SMs that shared a cluster are one *group*. The tracer
+  launches clusters of its own, too, and notes in the capture where they ran.
 - Two groups lie *apart*, in different GPCs, where together they have more SMs than a GPC holds, or where their clocks
   ran apart by more than their uncertainties: all SMs of a GPC count one clock (to 0.05 ppm, measured on an H200).
 - Groups that lie apart from all others are GPCs. Where there are as many of them as the chip has, every other SM is in
   one of them: in the only one that it can be in, where all others are excluded.
 
 The numbers count GPCs by their lowest SM; they are not the hardware's. The two SMs of a TPC are 2k and 2k + 1 on the
-devices where that was measured; elsewhere where clusters of two CTAs ran on such pairs, and on no others.
+devices where that was measured; elsewhere where clusters of two CTAs ran on such pairs, and on no others: the tracer's
+own, where there are any, since the program's need not find two SMs of a TPC free.
 """
 
 from __future__ import annotations
@@ -39,7 +41,8 @@ class Chip:
 CHIPS = {"9.0": Chip(8, 18)}
 """By compute capability, where one chip has it and is documented: GH100. Its SMs share their GPC's clock."""
 PAIRED = {("NVIDIA H200", 132)}
-"""(name, SMs) of devices on which clusters of two were seen on every pair (2k, 2k + 1), and on no other."""
+"""(name, SMs) of devices on which clusters of two, where nothing else ran, were seen on every pair (2k, 2k + 1), and on
+no other."""
 PAIRS = 4
 """So many pairs of neighbours at least must have been seen, elsewhere, before they count as TPCs."""
 LAUNCHES = 64
@@ -48,6 +51,8 @@ SAME_CLOCK = 1e-6
 """Relative: SMs of one GPC differ by less."""
 SAFETY = 2.0
 """Clocks lie apart where they do so at this many times their uncertainties."""
+MOST_SMS = 1 << 16
+"""As many as a region's header can name."""
 STEPS = 44
 """Of a bisection of cycles."""
 WINDOWS = (0.0, 0.1, 0.25)
@@ -86,7 +91,7 @@ def find_topology(
     rows_of = dict(keys)
     for name, members in gpus.items():
         rows = np.concatenate([rows_of[key] for key in members])
-        gpu = _Gpu.read(captures, members[0], regions.select(rows), launch[rows], clock)
+        gpu = _Gpu.read(captures, members, regions.select(rows), launch[rows], clock)
         for key in members:
             result.gpc[key], result.tpc[key] = gpu.gpc, gpu.tpc
             result.facts.append({"process": key[0], "device": key[1], "gpu": name[1], **gpu.facts()})
@@ -95,11 +100,13 @@ def find_topology(
 
 @dataclass
 class _Gpu:
-    """What is known of one GPU. ``group`` (s,): number of the group of each SM, -1: not seen; ``members``: SMs of each
-    group; ``apart`` (g, g): groups in different GPCs; ``neighbours``: SMs seen as pairs."""
+    """What is known of one GPU. ``probed``: sizes of the tracer's own clusters; ``group`` (s,): number of the group of
+    each SM, -1: not seen; ``members``: SMs of each group; ``apart`` (g, g): groups in different GPCs; ``neighbours``:
+    SMs seen as pairs."""
 
     chip: Chip | None
     paired: bool
+    probed: list[int]
     group: I64
     members: list[list[int]]
     apart: Bool
@@ -111,17 +118,23 @@ class _Gpu:
 
     @classmethod
     def read(
-        cls, captures: Sequence[Capture], key: Key, regions: Regions, launch: I64, clock: ClockMap
+        cls, captures: Sequence[Capture], keys: Sequence[Key], regions: Regions, launch: I64, clock: ClockMap
     ) -> _Gpu:
-        facts = _device_facts(captures[key[0]], key[1])
-        emulated = bool(captures[key[0]].manifest.get("emulated"))
+        facts = _device_facts(captures, keys[0])
+        emulated = bool(captures[keys[0][0]].manifest.get("emulated"))
         sm = regions.headers["sm"].astype(np.int64)
-        size = int(sm.max(initial=-1)) + 1
-        joined, pairs = _shared(regions, launch, sm, size)
-        group, members = _groups(np.unique(sm), joined, size)
+        probes = [one for key in keys for one in _probes(_device_facts(captures, key))]
+        seen = np.unique(np.concatenate([sm, *(np.array(sms) for _, sms in probes)]))
+        size = int(seen.max(initial=-1)) + 1
+        shared, pairs = _shared(regions, launch, sm)
+        joined = np.concatenate([shared, *(_chain(sms) for _, sms in probes)])
+        group, members = _groups(seen, joined, size)
+        twos = [sms for ctas, sms in probes if ctas == 2]
+        neighbours = _neighbours(np.concatenate([_chain(sms) for sms in twos]) if twos else pairs)
         chip = None if emulated else CHIPS.get(str(facts.get("compute_capability")))
         paired = not emulated and (facts.get("name"), facts.get("sm_count")) in PAIRED
-        gpu = cls(chip, paired, group, members, np.zeros((len(members),) * 2, np.bool_), _neighbours(pairs, size))
+        sizes = sorted({ctas for ctas, _ in probes})
+        gpu = cls(chip, paired, sizes, group, members, np.zeros((len(members),) * 2, np.bool_), neighbours)
         gpu._set_apart(np.unique(launch), clock)
         gpu.gpc = np.full(size, -1, np.int32)
         for number, one in enumerate(gpu._placed()):
@@ -136,6 +149,7 @@ class _Gpu:
             "gpcs": found,
             "unplaced": np.flatnonzero((self.group >= 0) & (self.gpc < 0)).tolist(),
             "tpcs": len(np.unique(self.tpc[self.tpc >= 0])),
+            "probed": self.probed,
             "clocks_compared": self.clocks_used,
             "clocks_contradict": self.contradictions,
         }
@@ -217,11 +231,27 @@ class _Gpu:
         return tpc
 
 
-def _device_facts(capture: Capture, device: int) -> dict[str, Any]:
-    return next((dict(d) for d in capture.manifest.get("devices", []) if d.get("ordinal") == device), {})
+def _device_facts(captures: Sequence[Capture], key: Key) -> dict[str, Any]:
+    devices = captures[key[0]].manifest.get("devices", [])
+    return next((dict(d) for d in devices if d.get("ordinal") == key[1]), {})
 
 
-def _shared(regions: Regions, launch: I64, sm: I64, size: int) -> tuple[I64, I64]:
+def _probes(facts: dict[str, Any]) -> list[tuple[int, list[int]]]:
+    """(CTAs of a cluster, SMs that such clusters joined) of the tracer's own launches; without what no SM is called."""
+    found = []
+    for one in facts.get("clusters") or ():
+        for sms in one.get("sms") or ():
+            if sms and all(type(sm) is int and 0 <= sm < MOST_SMS for sm in sms):
+                found.append((int(one.get("ctas") or 0), sorted(set(sms))))
+    return found
+
+
+def _chain(sms: list[int]) -> I64:
+    """(n - 1, 2): each of n SMs and the next."""
+    return np.array([sms[:-1], sms[1:]], np.int64).T
+
+
+def _shared(regions: Regions, launch: I64, sm: I64) -> tuple[I64, I64]:
     """(pairs of SMs that CTAs of one cluster ran on, those of clusters of two CTAs), (n, 2) each, without doubles."""
     h = regions.headers
     shape = unpack_cluster(h["cluster"]).astype(np.int64)
@@ -262,8 +292,9 @@ def _groups(seen: I64, pairs: I64, size: int) -> tuple[I64, list[list[int]]]:
     return group, list(members.values())
 
 
-def _neighbours(pairs: I64, size: int) -> set[int]:
+def _neighbours(pairs: I64) -> set[int]:
     """SMs seen as pairs (2k, 2k + 1); none where other pairs, or too few, were seen."""
+    pairs = np.unique(pairs, axis=0)
     if len(pairs) < PAIRS or (pairs[:, 0] >> 1 != pairs[:, 1] >> 1).any():
         return set()
     return set(pairs.reshape(-1).tolist())

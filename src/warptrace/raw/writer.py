@@ -249,6 +249,14 @@ class CaptureWriter:
                 }
             )
 
+    def set_clusters(self, device: int, seen: Sequence[tuple[int, Sequence[Sequence[int]]]]) -> None:
+        """Notes where clusters of the tracer's own ran: (CTAs of a cluster, sets of SMs that such clusters joined)."""
+        with self._lock:
+            for entry in self._manifest["devices"]:
+                if entry["ordinal"] == device:
+                    entry["clusters"] = [{"ctas": ctas, "sms": [list(one) for one in sms]} for ctas, sms in seen]
+            self.flush()
+
     def set_place(self, place: Mapping[str, Any]) -> None:
         """What is known by now of where the process stands (see :mod:`.place`). Written by the next flush."""
         with self._lock:

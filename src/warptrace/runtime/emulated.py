@@ -45,6 +45,7 @@ class EmulatedMemory:
     clock = None
     """Emulated time stands still between launches."""
     peer_clock = None
+    cluster_probe = None
 
     def __init__(self, device: Device, buffer_bytes: int, ordinal: int = 0) -> None:
         self.ordinal = ordinal

@@ -13,6 +13,7 @@ from .. import wire
 from ..errors import WarptraceError
 from . import driver
 from .calibrate import DeviceClock
+from .cluster_probe import LEAST_CAPABILITY, ClusterProbe
 from .layout import Layout, plan
 from .peer_clocks import PeerClock
 
@@ -60,6 +61,10 @@ class RecorderMemory(TraceMemory, Protocol):
     @property
     def peer_clock(self) -> Callable[[], PeerClock] | None:
         """Gives the device's side of comparisons with other devices, None where it has none."""
+
+    @property
+    def cluster_probe(self) -> Callable[[], ClusterProbe | None] | None:
+        """Gives what tells which SMs share clusters, None where there are no clusters."""
 
     def enable(self, on: bool) -> None:
         """Lets warps claim regions, or not."""
@@ -141,6 +146,7 @@ class DeviceMemory:
         self.shrunk: str | None = None
         self._clock: DeviceClock | None = None
         self._peer_clock: PeerClock | None = None
+        self._cluster_probe: ClusterProbe | None = None
         cuda = driver.bindings()
         with driver.relaxed_capture():
             self.context = driver.context(ordinal)
@@ -180,6 +186,16 @@ class DeviceMemory:
         if self._peer_clock is None:
             self._peer_clock = PeerClock(self.context, self.control)
         return self._peer_clock
+
+    def cluster_probe(self) -> ClusterProbe | None:
+        """What tells which SMs share clusters, None where the device has none: made at the first call. Raises
+        DriverError."""
+        if self._cluster_probe is None:
+            facts = driver.device_facts(self.ordinal)
+            if tuple(map(int, facts.compute_capability.split("."))) < LEAST_CAPABILITY:
+                return None
+            self._cluster_probe = ClusterProbe(self.context, facts.sm_count)
+        return self._cluster_probe
 
     def read(self, offset: int, nbytes: int) -> NDArray[np.uint8]:
         with self._lock, driver.relaxed_capture(), driver.current(self.context):

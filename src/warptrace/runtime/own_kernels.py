@@ -43,10 +43,36 @@ class OwnKernel:
             driver.check("cuStreamQuery", code)
         return True
 
-    def launch(self, *words: Any, ctas: int = 1) -> None:
-        """Starts CTAs of one thread. ``words``: the kernel's parameters, as ctypes objects."""
+    def launch(self, *words: Any, ctas: int = 1, cluster: int = 1) -> None:
+        """Starts CTAs of one thread, in clusters of ``cluster`` of them. ``words``: the kernel's parameters, as ctypes
+        objects."""
         arguments = (ctypes.c_void_p * len(words))(*map(ctypes.addressof, words))
+        address = ctypes.addressof(arguments)
         with driver.relaxed_capture(), driver.current(self.context):
-            driver.call(
-                "cuLaunchKernel", self._function, ctas, 1, 1, 1, 1, 1, 0, self._stream, ctypes.addressof(arguments), 0
-            )
+            if cluster > 1:
+                driver.call("cuLaunchKernelEx", self._clusters(ctas, cluster), self._function, address, 0)
+            else:
+                driver.call("cuLaunchKernel", self._function, ctas, 1, 1, 1, 1, 1, 0, self._stream, address, 0)
+
+    def fits(self, ctas: int, cluster: int) -> bool:
+        """Whether such clusters find a place where nothing else runs."""
+        shape = self._clusters(ctas, cluster)
+        try:
+            with driver.relaxed_capture(), driver.current(self.context):
+                return int(driver.call("cuOccupancyMaxActiveClusters", self._function, shape)) > 0
+        except driver.DriverError as e:
+            if e.code == driver.bindings().CUresult.CUDA_ERROR_INVALID_CLUSTER_SIZE:
+                return False
+            raise
+
+    def _clusters(self, ctas: int, cluster: int) -> Any:
+        cuda = driver.bindings()
+        shape = cuda.CUlaunchAttribute()
+        shape.id = cuda.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+        shape.value.clusterDim.x, shape.value.clusterDim.y, shape.value.clusterDim.z = cluster, 1, 1
+        config = cuda.CUlaunchConfig()
+        config.gridDimX, config.gridDimY, config.gridDimZ = ctas, 1, 1
+        config.blockDimX = config.blockDimY = config.blockDimZ = 1
+        config.sharedMemBytes, config.hStream = 0, self._stream
+        config.attrs, config.numAttrs = [shape], 1
+        return config

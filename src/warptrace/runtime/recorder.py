@@ -23,6 +23,7 @@ from ..sites import KernelRecord
 from . import host_log, offer
 from .calibrate import ClockLog
 from .cell import CELL, NO_END, kernel_number
+from .cluster_probe import LAST_PATIENCE_S, ClusterLog
 from .drain import Drain, Need
 from .driver import DriverError, address_of, capture_of
 from .host_log import HostLog
@@ -255,6 +256,8 @@ class Recorder:
                 device.clocks.note()
             elif device.clocks is not None:
                 device.clocks.close()
+            if device.clusters is not None:
+                device.clusters.note(LAST_PATIENCE_S)
         except WarptraceError as e:
             self._complain(str(e))
 
@@ -330,7 +333,10 @@ class Recorder:
             clocks = None if memory.clock is None else ClockLog(ordinal, memory.clock, self._writer)
             if clocks is not None:
                 clocks.note()
-            self._devices[ordinal] = _Device(memory, Drain(memory, ordinal, self._writer), clocks)
+            probe = None if memory.cluster_probe is None else ClusterLog(ordinal, memory.cluster_probe, self._writer)
+            if probe is not None:
+                probe.note()
+            self._devices[ordinal] = _Device(memory, Drain(memory, ordinal, self._writer), clocks, probe)
             if self._peers is not None:
                 self._peers.add(ordinal, str(facts.get("uuid", "")), memory.peer_clock)
             kernels = list(self._kernels.values())
@@ -406,6 +412,8 @@ class Recorder:
             try:
                 if device.clocks is not None:
                     device.clocks.note()
+                if device.clusters is not None:
+                    device.clusters.note()
             except WarptraceError as e:  # a full disk
                 self._complain(str(e))
 
@@ -474,6 +482,7 @@ class _Device:
     memory: RecorderMemory
     drain: Drain
     clocks: ClockLog | None
+    clusters: ClusterLog | None
 
 
 def _new_writer(directory: Path, dsl_version: str | None) -> CaptureWriter:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -18,9 +19,10 @@ from warptrace import wire
 from warptrace.decode import decode, decode_each
 from warptrace.decode.align import align_devices
 from warptrace.decode.fit import WANDER, Pairs
-from warptrace.decode.peers import SLEW, along, fit_link
+from warptrace.decode.peers import ASYMMETRY, SLEW, along, find_links, fit_link, symmetric_uncertainty
 from warptrace.decode.tables import LostRows, Regions
 from warptrace.raw import read_capture
+from warptrace.report.summary import summarize
 from warptrace.trace import Trace
 
 S = 10**9
@@ -105,6 +107,59 @@ def test_a_rate_that_changes_faster_than_it_should_costs_certainty() -> None:
     assert (np.abs(found.middle - truth) <= found.uncertainty + 2).all()
 
 
+def test_good_pairs_nearby_narrow_what_a_bad_one_allows() -> None:
+    """Pairs four times a second, one of which is off and says that it may be: its neighbours tell more than it does."""
+    at = np.arange(21) * S // 4
+    doubt = np.where(np.arange(21) == 10, 5000.0, 250.0)
+    offset = np.where(np.arange(21) == 10, 4000, 0)
+    link = fit_link(Pairs(at, offset, doubt))
+    found = along([link], at[10:11])
+    sag = SLEW / 1e9 * (S / 4) ** 2 / 2
+    assert found.uncertainty[0] == pytest.approx(250 + sag, abs=2)
+    assert found.middle[0] == pytest.approx(0, abs=2)
+    # Four pairs apart, and the line between: what is stated at a good pair stays.
+    assert along([link], at[4:5]).uncertainty[0] == pytest.approx(250, abs=2)
+
+
+@st.composite
+def flown(draw: st.DrawFn) -> tuple[Bend, list[dict[str, Any]]]:
+    """Pairs whose flights there and back differ by up to ASYMMETRY of their mean, and what is written of them."""
+    bend = draw(bends())
+    rows = []
+    for at in sorted(draw(st.lists(st.integers(0, 120 * S), min_size=1, max_size=12, unique=True))):
+        there = draw(st.integers(300, 900))
+        back = draw(st.integers(int(there * (1 - ASYMMETRY / 2)), int(there * (1 + ASYMMETRY / 2))))
+        least, steps = draw(st.integers(0, 200)), draw(st.integers(20, 60))
+        error = (back - there) // 2 + draw(st.integers(-steps // 2, steps // 2))
+        rows.append({
+            "device": 0, "peer": "GPU-1", "globaltimer_ns": at, "peer_globaltimer_ns": at + int(bend.at(at)) + error,
+            "uncertainty_ns": (there + back) / 2 - least + steps, "least_ns": least, "flights_ns": there + back,
+        })  # fmt: skip
+    return bend, rows
+
+
+@settings(deadline=None)
+@given(flown(), st.lists(st.integers(0, 120 * S), min_size=1, max_size=20))
+def test_the_truth_lies_within_the_symmetric_bounds(made: tuple[Bend, list[dict[str, Any]]], times: list[int]) -> None:
+    bend, rows = made
+    captures: Any = [SimpleNamespace(manifest={"peer_clocks": rows})]
+    (link,) = (x for (own, _), x in find_links(captures, lambda i, d: ("m", "GPU-0"), ["m"]).by_pair.items()
+               if own == ("m", "GPU-0"))  # fmt: skip
+    assert link.symmetric is not None
+    truth = np.array([float(bend.at(t)) for t in times])
+    sure, alike = (along([link], np.array(times, np.int64), symmetric=which) for which in (False, True))
+    assert (np.abs(alike.middle - truth) <= alike.uncertainty + 2).all()
+    assert (alike.uncertainty <= sure.uncertainty + 1e-3).all()
+    assert (sure.farthest(sure.nearest(alike.middle)) >= sure.uncertainty - 1).all()
+
+
+def test_what_is_left_of_a_pair_if_both_ways_are_alike() -> None:
+    pair = {"uncertainty_ns": 454.0, "least_ns": 128, "flights_ns": 1066}
+    assert symmetric_uncertainty(pair) == pytest.approx(454 - (533 - 128) + ASYMMETRY * 1066 / 4)
+    assert symmetric_uncertainty({"uncertainty_ns": 454.0, "least_ns": 128}) == 454  # of an older version
+    assert symmetric_uncertainty({"uncertainty_ns": 40.0, "least_ns": 128, "flights_ns": 200}) == 40
+
+
 # ----------------------------------------------------------------------------------------------------- many devices
 @dataclass(frozen=True)
 class Gpu:
@@ -117,6 +172,7 @@ class Gpu:
     host: bool = True
     host_error: int = 0
     peers: tuple[tuple[str, int, int, float], ...] = ()
+    flights: int | None = None
     machine: str = "one"
 
 
@@ -139,6 +195,8 @@ def captured(folder: Path, gpu: Gpu) -> Path:
          "round_trip_ns": 1000, "least_ns": 200}
         for uuid, behind, error, doubt in gpu.peers for ns in moments
     ]  # fmt: skip
+    for pair in peers if gpu.flights is not None else ():
+        pair["flights_ns"] = gpu.flights
     facts = {"host": gpu.machine, "boot": None, "clocks": clocks if gpu.host else [], "peer_clocks": peers}
     name = f"GPU-{gpu.number}"
     path = folder / f"pid_{gpu.number}"
@@ -162,6 +220,17 @@ def test_direct_pairs_are_better_than_those_through_the_host(tmp_path: Path) -> 
     assert trace.problems == ()
     apart = [one.start_ns for one in sorted(trace.launches, key=lambda x: x.process)]
     assert apart[1] - apart[0] == pytest.approx(0, abs=40)
+
+
+def test_both_figures_are_stated(tmp_path: Path) -> None:
+    """A pair good to 450 ns, of flights of 1000 ns together and at least 200 each: 150 + 62.5 if both are alike."""
+    trace = decoded(tmp_path, Gpu(0, 0), Gpu(1, 92_000, peers=(("GPU-0", 0, 0, 450.0),), flights=1000))
+    one, two = trace.meta["alignment"]
+    assert (one["uncertainty_ns"], one["symmetric_uncertainty_ns"]) == (0, 0)
+    assert two["uncertainty_ns"] == pytest.approx(450, abs=30)
+    assert two["symmetric_uncertainty_ns"] == pytest.approx(150 + ASYMMETRY * 250, abs=30)
+    said = r"GPUs are on one timeline, each good to 4\d\d ns against the first, to 2\d\d ns if both ways of a link are "
+    assert re.fullmatch(said + "alike", summarize(trace).aligned or "")
 
 
 def test_a_hub_that_is_not_the_first_connects_the_others(tmp_path: Path) -> None:

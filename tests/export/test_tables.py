@@ -237,7 +237,8 @@ def test_duckdb_compares_ranks_that_were_never_in_memory_together(tmp_path: Path
             for turn in range(4):
                 launch = script.launch(start_ns=10_000 * turn, end_ns=10_000 * turn + 500)
                 script.warp(launch, 10_000 * turn, 10_000 * turn + 500)
-            facts = {"process": 0, "device": 0, "uncertainty_ns": 250.0 * (rank > 0)}
+            doubt = 250.0 * (rank > 0)
+            facts = {"process": 0, "device": 0, "uncertainty_ns": doubt, "symmetric_uncertainty_ns": doubt / 5}
             late = 700 if rank == 1 else 0
             yield replace(script.build(), epoch_ns=1_000_000 + late, meta={"alignment": [facts]})
 
@@ -251,6 +252,9 @@ def test_duckdb_compares_ranks_that_were_never_in_memory_together(tmp_path: Path
     rows = duckdb.sql(SKEW.format(folder=tmp_path)).fetchall()
     assert rows[0][2:] == (700, 1, 250.0)
     assert sorted(row[1] for row in rows)[-1] <= 4
+    both = "max(alignment_uncertainty_ns), max(alignment_symmetric_uncertainty_ns)"
+    launches = f"read_parquet('{tmp_path}/launches/*/*.parquet')"
+    assert duckdb.sql(f"select {both} from {launches}").fetchall() == [(250.0, 50.0)]
 
 
 def test_polars_reads_many_runs(tmp_path: Path) -> None:

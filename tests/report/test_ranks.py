@@ -34,13 +34,14 @@ def traced(
     waits: list[list[int]] | None = None,
     *,
     doubt: float = 100.0,
+    flights: int | None = None,
     aligned: bool = True,
     length: int = 20_000,
 ) -> Trace:
     """A process and GPU for each of ``begins``, ns at which its launches of one kernel begin.
 
     A launch has a warp that waits for ``waits`` ns and lives ``length`` ns more. Each timer is 50 us behind the one
-    before; direct comparisons are good to ``doubt``.
+    before; direct comparisons are good to ``doubt``, of ``flights`` ns both ways together.
     """
     captures = []
     for rank, times in enumerate(begins):
@@ -60,7 +61,7 @@ def traced(
         moments = (0, max(map(max, begins)) + 10**6)
         peers = [
             {"device": 0, "peer": "GPU-0", "uncertainty_ns": doubt, "globaltimer_ns": EPOCH_NS + ns - 50_016 * rank,
-             "peer_globaltimer_ns": EPOCH_NS + ns} for ns in moments
+             "peer_globaltimer_ns": EPOCH_NS + ns, "flights_ns": flights} for ns in moments
         ]  # fmt: skip
         facts = {"rank": rank, "world_size": len(begins), "boot": "B", "peer_clocks": peers if rank and aligned else []}
         path = folder / f"pid_{rank}"
@@ -121,6 +122,22 @@ def test_a_skew_within_the_uncertainty_is_said_to_be_none(tmp_path: Path) -> Non
     assert "no skew of the ends can be told from none" in text(trace)
     assert "no name looks like a wait for a peer" in text(trace)
     assert [p.wait_share for p in found(trace).places] == [None, None]
+
+
+def test_what_two_alike_ways_leave_stands_beside_what_is_certain(tmp_path: Path) -> None:
+    """Half of the flights is 500 of the 550 ns; if they are alike, 62.5 of these are left. Only the first figure tells
+    which rank is last."""
+    trace = traced(tmp_path, [[100_000], [100_400]], doubt=550.0, flights=1000)
+    report = found(trace)
+    (row,) = report.kernels
+    assert row.uncertainty_ns - row.symmetric_uncertainty_ns == pytest.approx(437.5, abs=5)
+    assert (row.told, row.slowest) == (0, None)
+    first, second = report.places
+    assert (first.uncertainty_ns, first.symmetric_uncertainty_ns) == (0, 0)
+    assert (second.uncertainty_ns, second.symmetric_uncertainty_ns) == pytest.approx((550, 112.5), abs=20)
+    shown = text(trace)
+    assert "if both ways of a link are alike): no skew of the ends can be told from none" in shown
+    assert "if alike" in shown
 
 
 def test_ranks_that_are_not_aligned_are_not_compared(tmp_path: Path) -> None:

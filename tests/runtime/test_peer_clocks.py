@@ -81,6 +81,10 @@ def test_a_least_flight_narrows_the_bounds_from_both_sides() -> None:
     assert without is not None
     assert with_least is not None
     assert without.uncertainty_ns - with_least.uncertainty_ns == pytest.approx(300)
+    assert with_least.flights_ns == 480 + 480  # there in even rounds, back in odd ones
+    # Nothing but the steps is left, and of two timers that no SM agrees on to more than TIMER_NS.
+    rest = with_least.uncertainty_ns - (with_least.flights_ns / 2 - with_least.least_ns)
+    assert rest == pytest.approx(32 + 1 + 2 * TIMER_NS, abs=12)
     # (round trip + two steps - what the steps' phases tell) / 2
     assert without.uncertainty_ns == pytest.approx((992 + 64 - 32) / 2 + 1 + 2 * TIMER_NS, abs=2)
 
@@ -387,7 +391,7 @@ def test_devices_of_one_process_are_compared_at_once_and_at_the_end(
 
         def measure(patience_s: float) -> PeerPair | None:
             patience.append(patience_s)
-            return PeerPair(NOW + 5, NOW, 240.0, 1000, 290, 400)
+            return PeerPair(NOW + 5, NOW, 240.0, 1000, 290, 960, 400)
 
         return measure
 
@@ -402,7 +406,7 @@ def test_devices_of_one_process_are_compared_at_once_and_at_the_end(
     assert patience == [peer_clocks.PATIENCE_S, peer_clocks.LAST_PATIENCE_S]
     assert noted(out)[0] == {
         "device": 1, "peer": "a", "globaltimer_ns": NOW + 5, "peer_globaltimer_ns": NOW, "uncertainty_ns": 240.0,
-        "round_trip_ns": 1000, "least_ns": 290,
+        "round_trip_ns": 1000, "least_ns": 290, "flights_ns": 960,
     }  # fmt: skip
 
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from ..raw import Capture
 from ..trace import Problem
-from .fit import Offset, Pairs, fit_offset
+from .fit import F64, Offset, Pairs, fit_offset
 from .peers import Difference, Link, Links, Name, along, find_links
 from .tables import I32, I64, LostRows, Regions
 
@@ -54,6 +54,16 @@ def host_clock(pairs: Sequence[dict[str, Any]]) -> HostClock:
 
 
 @dataclass(frozen=True)
+class Placed:
+    """(n,) ns to add to a GPU's times, how far the truth can be from that, and how far if both ways of direct
+    comparisons are alike."""
+
+    shift: I64
+    uncertainty: F64
+    symmetric: F64
+
+
+@dataclass(frozen=True)
 class Alignment:
     """What to add to a device's times, by (process, device ordinal); empty where nothing is known.
 
@@ -79,20 +89,33 @@ class Alignment:
         for key, rows in by_device(process, device):
             name = self.names.get(key)
             if name is not None and name != self.reference:
-                found, _ = self.difference(name, time[rows])
+                found = self.placed(name, time[rows])
                 if found is not None:
-                    result[rows] = found.middle
+                    result[rows] = found.shift
         return result
 
-    def difference(self, name: Name, time: I64) -> tuple[Difference | None, int]:
+    def placed(self, name: Name, time: I64) -> Placed | None:
+        """How a GPU's (n,) times are brought onto the timeline; None where nothing is known."""
+        sure, _ = self.difference(name, time)
+        if sure is None:
+            return None
+        path = self.paths.get(name) or self.relays.get(name, ((), name))[0]
+        alike = self.difference(name, time, symmetric=True)[0] if any(link.symmetric for link in path) else sure
+        assert alike is not None  # the same comparisons
+        shift = sure.nearest(alike.middle)
+        doubt = sure.farthest(shift)
+        return Placed(shift, doubt, np.minimum(alike.farthest(shift), doubt))
+
+    def difference(self, name: Name, time: I64, *, symmetric: bool = False) -> tuple[Difference | None, int]:
         """(the reference's timer minus that of a GPU, at (n,) times of the latter; None where nothing is known, at how
-        many of them direct comparisons and those with the host exclude each other)."""
+        many of them direct comparisons and those with the host exclude each other). ``symmetric``: if both ways of
+        direct comparisons are alike."""
         path = self.paths.get(name)
         if path is not None:
-            return along(path, time).with_other(self._by_host(name, time))
+            return along(path, time, symmetric=symmetric).with_other(self._by_host(name, time))
         if name in self.relays:
             path, relay = self.relays[name]
-            direct = along(path, time)
+            direct = along(path, time, symmetric=symmetric)
             further = self._by_host(relay, time + direct.middle)
             if further is not None:
                 return direct.then(further), 0
@@ -112,7 +135,8 @@ class Alignment:
     def facts(self, regions: Regions) -> list[dict[str, Any]]:
         """For ``Trace.meta["alignment"]``: one a (process, device) that is on the common timeline.
 
-        ``uncertainty_ns`` is the worst at the entries and exits of its recorded warps, against the reference.
+        ``uncertainty_ns`` is the worst at the entries and exits of its recorded warps, against the reference;
+        ``symmetric_uncertainty_ns`` the same if both ways of direct comparisons are alike (:data:`.peers.ASYMMETRY`).
         """
         result = []
         for key, rows in by_device(regions.process, regions.device):
@@ -123,7 +147,7 @@ class Alignment:
             exits = headers["exit_globaltimer"][regions.closed[rows]]
             times = np.concatenate([headers["entry_globaltimer"], exits]).astype(np.int64)
             same = name == self.reference
-            found = None if self.reference is None or same else self.difference(name, times)[0]
+            found = None if self.reference is None or same else self.placed(name, times)
             if found is None and not same:
                 continue
             offset, path = self.offsets.get(name), self.paths.get(name) or self.relays.get(name, ((), name))[0]
@@ -135,8 +159,9 @@ class Alignment:
                     "machine": name[0] if offset is None else offset.machine,
                     "pairs": 0 if offset is None else len(offset.at),
                     "peer_pairs": path[0].pairs if path else 0,
-                    "shift_ns": 0 if found is None else int(found.middle[0]),
+                    "shift_ns": 0 if found is None else int(found.shift[0]),
                     "uncertainty_ns": 0.0 if found is None else float(found.uncertainty.max()),
+                    "symmetric_uncertainty_ns": 0.0 if found is None else float(found.symmetric.max()),
                     "drift_ppm": None if offset is None else offset.rate * 1e6,
                     "drift_uncertainty_ppm": None if offset is None else offset.wander * 1e6,
                 }

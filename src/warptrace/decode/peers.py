@@ -3,12 +3,17 @@
 Both timers of a pair run on quartz that nobody steers, so their relation bends slowly: between two pairs it stays near
 the straight line that connects them (``SLEW``), and beyond the last it goes on as before. Where the pairs themselves
 show a faster change, that counts twice.
+
+Most of a pair's uncertainty is that nobody can tell how a round trip divides into its two ways. So a second figure
+stands beside it, which holds if they are alike (``ASYMMETRY``); nothing rests on it but the choice of the most likely
+value within what is certain.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -23,15 +28,21 @@ SLEW = 2.5e-7
 """Most that the rate of one GPU's timer against another's changes in a second, as a share: a quartz that warms."""
 LAST_PAIRS = 16
 """Of so many pairs the rate at an end is taken."""
+NEAR_PAIRS = 4
+"""So many pairs before and behind one narrow what it allows."""
+ASYMMETRY = 0.25
+"""The assumption that figures called symmetric rest on: the least flights of a flag from one GPU to the other and back
+differ by no more than this share of their mean."""
 
 
 @dataclass(frozen=True)
 class Link:
     """A GPU's timer minus another's, as a function of the latter, in ns: ``offset`` with its bounds, and that its rate
-    changes by less than ``slew`` a ns."""
+    changes by less than ``slew`` a ns. ``symmetric``: the same if both ways are alike, where more is known then."""
 
     offset: Offset
     slew: float
+    symmetric: Link | None = None
 
     @property
     def pairs(self) -> int:
@@ -78,11 +89,35 @@ def _beyond(x: F64, at: F64, least: F64, most: F64, slew: float, mirrored: bool)
     return low.max(axis=1), high.min(axis=1)
 
 
-def fit_link(pairs: Pairs) -> Link:
-    """All that the pairs allow."""
+def fit_link(pairs: Pairs, symmetric: F64 | None = None) -> Link:
+    """All that the pairs allow. ``symmetric``: their uncertainties if both ways are alike."""
     _, first = np.unique(pairs.at, return_index=True)
-    offset = fit_offset("", Pairs(pairs.at[first], pairs.offset[first], pairs.uncertainty[first]))
-    return Link(offset, max(SLEW / 1e9, 2 * _bend(offset)))
+    kept = Pairs(pairs.at[first], pairs.offset[first], pairs.uncertainty[first])
+    alike = symmetric is not None and bool((symmetric < pairs.uncertainty).any())
+    further = fit_link(Pairs(kept.at, kept.offset, symmetric[first])) if symmetric is not None and alike else None
+    offset = fit_offset("", kept)
+    slew = max(SLEW / 1e9, 2 * _bend(offset))
+    return Link(_narrowed(offset, slew), slew, further)
+
+
+def _narrowed(offset: Offset, slew: float) -> Offset:
+    """With what the pairs nearby leave of each: the relation does not leave the line between two of them by more than
+    it can bend."""
+    at = (offset.at - offset.at[0]).astype(np.float64)
+    least, most = offset.low + offset.rate * at, offset.high + offset.rate * at
+    low, high = least.copy(), most.copy()
+    for back in range(1, NEAR_PAIRS + 1):
+        for ahead in range(1, NEAR_PAIRS + 1):
+            k = np.arange(back, len(at) - ahead)
+            before, after = at[k] - at[k - back], at[k + ahead] - at[k]
+            share, sag = before / (before + after), slew * before * after / 2
+            low[k] = np.maximum(low[k], least[k - back] * (1 - share) + least[k + ahead] * share - sag)
+            high[k] = np.minimum(high[k], most[k - back] * (1 - share) + most[k + ahead] * share + sag)
+    kept = low <= high
+    line = offset.rate * at
+    return replace(
+        offset, low=np.where(kept, low - line, offset.low), high=np.where(kept, high - line, offset.high)
+    )
 
 
 def _bend(offset: Offset) -> float:
@@ -116,6 +151,18 @@ class Difference:
     def uncertainty(self) -> F64:
         """How far the truth can be from it."""
         result: F64 = (self.high - self.low) / 2
+        return result
+
+    def farthest(self, time: I64) -> F64:
+        """How far the truth can be from given values."""
+        given = (time - self.base).astype(np.float64)
+        result: F64 = np.maximum(self.high - given, given - self.low)
+        return result
+
+    def nearest(self, time: I64) -> I64:
+        """The allowed values that are nearest to given ones."""
+        inside = np.clip((time - self.base).astype(np.float64), self.low, self.high)
+        result: I64 = self.base + np.rint(inside).astype(np.int64)
         return result
 
     def then(self, further: Difference) -> Difference:
@@ -159,11 +206,13 @@ class Links:
         return found
 
 
-def along(path: Sequence[Link], time: I64) -> Difference:
-    """The difference of timers at the two ends of a path, at times of its start."""
+def along(path: Sequence[Link], time: I64, *, symmetric: bool = False) -> Difference:
+    """The difference of timers at the two ends of a path, at times of its start. ``symmetric``: if both ways of each
+    link are alike."""
     base, low, high = 0, np.zeros(len(time)), np.zeros(len(time))
     now = time
-    for link in path:
+    for sure in path:
+        link = sure.symmetric if symmetric and sure.symmetric is not None else sure
         least, most = link.bounds(now)
         base, low, high = base + link.offset.base, low + least, high + most
         now = now + link.offset.base + np.rint((least + most) / 2).astype(np.int64)
@@ -173,17 +222,33 @@ def along(path: Sequence[Link], time: I64) -> Difference:
 def find_links(captures: Sequence[Capture], name: Callable[[int, int], Name], machines: Sequence[str]) -> Links:
     """All comparisons in the captures. ``name``: of a device, by number of its capture and ordinal; ``machines``: of
     each capture."""
-    rows: dict[tuple[Name, Name], list[tuple[int, int, float]]] = {}
+    rows: dict[tuple[Name, Name], list[_Row]] = {}
     for process, capture in enumerate(captures):
         for one in capture.manifest.get("peer_clocks", ()):
             own, peer = name(process, one["device"]), (machines[process], str(one["peer"]))
             here, there, doubt = (one[k] for k in ("globaltimer_ns", "peer_globaltimer_ns", "uncertainty_ns"))
-            rows.setdefault((own, peer), []).append((int(here), int(there), float(doubt)))
-            rows.setdefault((peer, own), []).append((int(there), int(here), float(doubt)))
-    return Links({key: fit_link(_pairs(found)) for key, found in rows.items() if key[0] != key[1]})
+            doubts = float(doubt), symmetric_uncertainty(one)
+            rows.setdefault((own, peer), []).append((int(here), int(there), *doubts))
+            rows.setdefault((peer, own), []).append((int(there), int(here), *doubts))
+    return Links({key: _link(found) for key, found in rows.items() if key[0] != key[1]})
 
 
-def _pairs(rows: Iterable[tuple[int, int, float]]) -> Pairs:
-    at, other, doubt = zip(*sorted(rows), strict=True)
+_Row = tuple[int, int, float, float]
+"""Own timer, the other's, the uncertainty, that if both ways are alike."""
+
+
+def symmetric_uncertainty(pair: Mapping[str, Any]) -> float:
+    """Of a pair of the manifest, ns: nothing is left of a round trip but how far its two ways may differ, and what the
+    timers' steps leave."""
+    doubt, flights = float(pair["uncertainty_ns"]), pair.get("flights_ns")
+    if flights is None:
+        return doubt
+    divided = float(flights) / 2 - float(pair.get("least_ns", 0))
+    return min(doubt, doubt - divided + ASYMMETRY * float(flights) / 4)
+
+
+def _link(rows: Iterable[_Row]) -> Link:
+    at, other, doubt, alike = zip(*sorted(rows), strict=True)
     here = np.array(at, np.int64)
-    return Pairs(here, np.array(other, np.int64) - here, np.array(doubt, np.float64))
+    pairs = Pairs(here, np.array(other, np.int64) - here, np.array(doubt, np.float64))
+    return fit_link(pairs, np.array(alike, np.float64))

@@ -177,7 +177,9 @@ class _Writer:
             if one is None:
                 yield f"{name}: not aligned"
             else:
-                yield f"{name}: shifted by {one['shift_ns']} ns, good to {one['uncertainty_ns']:.0f} ns"
+                doubt, alike = one["uncertainty_ns"], one["symmetric_uncertainty_ns"]
+                further = f", to {alike:.0f} ns if both ways of a link are alike" if alike < doubt else ""
+                yield f"{name}: shifted by {one['shift_ns']} ns, good to {doubt:.0f} ns{further}"
 
     def _kernel_slice(self, launch: Launch, track: int) -> None:
         emulated = " [emulated]" if self.trace.emulated else ""
@@ -235,7 +237,8 @@ class _Writer:
         if len(self.places) > 1:
             facts["host"] = process.host
             if (aligned := self.alignment.get((launch.process, launch.device))) is not None:
-                facts["alignment_uncertainty_ns"] = float(aligned["uncertainty_ns"])
+                for which in ("uncertainty_ns", "symmetric_uncertainty_ns"):
+                    facts[f"alignment_{which}"] = float(aligned[which])
         if launch.graph is not None:
             facts["graph"] = f"{launch.graph[0]}:{launch.graph[1]}"
         if launch.stream is not None:

@@ -259,7 +259,8 @@ class Tables:
             "duration_ns": column([one.end_ns - one.start_ns for one in launches]),
             "epoch_ns": column([self.trace.epoch_ns] * len(launches)),
             "clock_uncertainty_ns": Column(np.array([one.clock_uncertainty_ns for one in launches], np.float64)),
-            "alignment_uncertainty_ns": self._alignment(launches),
+            "alignment_uncertainty_ns": self._alignment(launches, "uncertainty_ns"),
+            "alignment_symmetric_uncertainty_ns": self._alignment(launches, "symmetric_uncertainty_ns"),
             "warps_recorded": column([one.warps_recorded for one in launches]),
             "warps_expected": column([one.warps_expected for one in launches]),
             "events": column([one.events for one in launches]),
@@ -267,10 +268,10 @@ class Tables:
             "lost_warps": column([one.lost_warps for one in launches]),
         }
 
-    def _alignment(self, launches: Sequence[Launch]) -> Column:
-        """How far a launch's device may be off against the first; nothing where it is not on the common timeline."""
-        facts = self.trace.meta.get("alignment", ())
-        known = {(one["process"], one["device"]): one["uncertainty_ns"] for one in facts}
+    def _alignment(self, launches: Sequence[Launch], which: str) -> Column:
+        """How far a launch's device may be off against the first; nothing where it is not on the common timeline.
+        ``which``: of the facts."""
+        known = {(one["process"], one["device"]): one[which] for one in self.trace.meta.get("alignment", ())}
         found = [known.get((one.process, one.device)) for one in launches]
         values = np.array([0.0 if one is None else one for one in found], np.float64)
         return Column(values, None, np.array([one is not None for one in found], np.bool_))

@@ -233,9 +233,11 @@ class CaptureWriter:
         uncertainty_ns: float,
         round_trip_ns: int,
         least_ns: int,
+        flights_ns: int,
     ) -> None:
         """Notes that the device's %globaltimer read ``globaltimer_ns`` when that of the device with UUID ``peer`` read
-        ``peer_globaltimer_ns``, give or take. Written by the next flush: there may be many."""
+        ``peer_globaltimer_ns``, give or take: by ``flights_ns / 2 - least_ns`` of it only because nobody can tell how a
+        round trip divides into its two ways. Written by the next flush: there may be many."""
         with self._lock:
             self._manifest.setdefault("peer_clocks", []).append(
                 {
@@ -246,6 +248,7 @@ class CaptureWriter:
                     "uncertainty_ns": uncertainty_ns,
                     "round_trip_ns": round_trip_ns,
                     "least_ns": least_ns,
+                    "flights_ns": flights_ns,
                 }
             )
 

@@ -110,8 +110,8 @@ def _ranks(ranks: RankReport, top: int) -> Iterator[Block]:
         yield Bullets(tuple(map(_skew_text, ranks.kernels[:top])))
     else:
         yield Line("no kernel was launched by two of them whose times are aligned")
-    columns = ("rank", "uncertain", "launches", "busy", "begins late", "ends late", "last in", "waits for peers",
-               "longest")  # fmt: skip
+    columns = ("rank", "uncertain", "if alike", "launches", "busy", "begins late", "ends late", "last in",
+               "waits for peers", "longest")  # fmt: skip
     yield Grid(columns, 1, tuple(map(_place_cells, ranks.places[:top])))
     if len(ranks.places) > top:
         yield Line(f"... and {len(ranks.places) - top} more")
@@ -129,7 +129,7 @@ def _skew_text(row: SkewRow) -> str:
         (row.start_p50_ns, row.start_max_ns), (row.end_p50_ns, row.end_max_ns)))  # fmt: skip
     text = (
         f"{shorten(row.kernel, MAX_NAME)}, {row.places} ranks, {rounds}: they begin within {begins}, end within {ends}"
-        f"; known to {_ns(row.uncertainty_ns)}"
+        f"; known to {_ns(row.uncertainty_ns)}{_if_alike(row.uncertainty_ns, row.symmetric_uncertainty_ns)}"
     )
     if not row.told:
         return f"{text}: no skew of the ends can be told from none"
@@ -138,10 +138,16 @@ def _skew_text(row: SkewRow) -> str:
     return f"{text}; {row.slowest} ends last in {row.slowest_rounds} of {row.rounds}"
 
 
+def _if_alike(doubt: float, symmetric: float) -> str:
+    """What is known beyond that if a flag takes as long from one GPU to the other as back."""
+    return f" ({_ns(symmetric)} if both ways of a link are alike)" if symmetric < doubt else ""
+
+
 def _place_cells(row: PlaceRow) -> tuple[str, ...]:
     return (
         row.name,
         "not aligned" if row.uncertainty_ns is None else _ns(row.uncertainty_ns),
+        "-" if row.symmetric_uncertainty_ns is None else _ns(row.symmetric_uncertainty_ns),
         str(row.launches),
         duration(row.busy_ns),
         _ns(row.late_start_ns) if row.launches else "-",

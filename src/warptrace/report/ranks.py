@@ -29,7 +29,8 @@ F64 = NDArray[np.float64]
 class PlaceRow:
     """A process and a device. ``launches``: that are compared; ``busy_ns``: of all it made; ``late_start_ns`` and
     ``late_end_ns``: behind the first place, medians; ``last``: how many rounds it ended last, by more than is
-    uncertain. ``uncertainty_ns``: of its times against the first place's, None where it is not aligned.
+    uncertain. ``uncertainty_ns``: of its times against the first place's, None where it is not aligned;
+    ``symmetric_uncertainty_ns``: the same if both ways of direct comparisons are alike.
     ``wait_share``: of its warps' lives in waits for peers, None without any; ``wait_ns``: the longest such time of a
     warp in a launch, median of those with any."""
 
@@ -38,6 +39,7 @@ class PlaceRow:
     pid: int
     device: int
     uncertainty_ns: float | None
+    symmetric_uncertainty_ns: float | None
     launches: int
     busy_ns: int
     late_start_ns: float
@@ -52,7 +54,8 @@ class SkewRow:
     """A kernel that several places launched. ``rounds``: launches of each that are compared, of ``most`` that any has.
 
     From the first place to the last, over rounds: ``start_*`` of the launches' begins, ``end_*`` of their ends, ns.
-    ``uncertainty_ns``: what two places may be off against each other; ``told``: rounds whose ends are farther apart.
+    ``uncertainty_ns``: what two places may be off against each other, ``symmetric_uncertainty_ns`` the same if both
+    ways of direct comparisons are alike; ``told``: rounds whose ends are farther apart than the first of these.
     ``slowest``: name of the place that ends last in most of these, None without any; ``slowest_rounds``: in how many.
     """
 
@@ -65,6 +68,7 @@ class SkewRow:
     end_p50_ns: float
     end_max_ns: float
     uncertainty_ns: float
+    symmetric_uncertainty_ns: float
     told: int
     slowest: str | None
     slowest_rounds: int
@@ -83,8 +87,8 @@ class RankReport:
 @dataclass(frozen=True)
 class _Rounds:
     """A kernel's launches by place and round, (places, rounds) ns each. ``places``: their numbers; ``allowed``: what
-    two of them may be off against each other; ``last``: (rounds,) row of the place that ends last, -1 where another may
-    have ended as late."""
+    two of them may be off against each other, ``symmetric`` if both ways of links are alike; ``last``: (rounds,) row of
+    the place that ends last, -1 where another may have ended as late."""
 
     kernel: str
     places: list[int]
@@ -92,6 +96,7 @@ class _Rounds:
     end: F64
     most: int
     allowed: float
+    symmetric: float
     last: NDArray[np.int64]
     late_start: F64
     late_end: F64
@@ -123,14 +128,14 @@ def rank_report(trace: Trace, *, wait: str | None = None, peer_wait: str | None 
     keys = list(names)
     number = {key: at for at, key in enumerate(keys)}
     place = np.array([number[one.process, one.device] for one in trace.launches])
-    doubt = _doubts(trace, keys)
-    rounds = _rounds(trace.launches, place, doubt)
+    doubt, alike = (_doubts(trace, keys, key) for key in ("uncertainty_ns", "symmetric_uncertainty_ns"))
+    rounds = _rounds(trace.launches, place, doubt, alike)
     gpus = {(trace.processes[p].host, trace.processes[p].gpu(d) or (p, d)) for p, d in keys}
     used = np.bincount(trace.ranges.name, minlength=len(trace.strings)) > 0
     waits_of = _waiting(trace, flags)
     return RankReport(
         places=tuple(
-            _place(trace, keys[at], name, at, place, float(doubt[at]), rounds, waits_of)
+            _place(trace, keys[at], name, at, place, (float(doubt[at]), float(alike[at])), rounds, waits_of)
             for at, name in enumerate(names.values())
         ),
         kernels=tuple(_skew(one, list(names.values())) for one in rounds),
@@ -139,15 +144,15 @@ def rank_report(trace: Trace, *, wait: str | None = None, peer_wait: str | None 
     )
 
 
-def _doubts(trace: Trace, keys: Sequence[tuple[int, int]]) -> F64:
-    """Uncertainty of each place's times, NaN where it is not on the common timeline."""
-    known = {(one["process"], one["device"]): float(one["uncertainty_ns"]) for one in trace.meta.get("alignment", ())}
+def _doubts(trace: Trace, keys: Sequence[tuple[int, int]], which: str) -> F64:
+    """Uncertainty of each place's times, NaN where it is not on the common timeline. ``which``: of the facts."""
+    known = {(one["process"], one["device"]): float(one[which]) for one in trace.meta.get("alignment", ())}
     gpus = {(trace.processes[p].host, trace.processes[p].gpu(d)) for p, d in keys}
     alone = len(gpus) == 1 and "" not in {gpu for _, gpu in gpus}  # one timer: nothing to align
     return np.array([known.get(key, 0.0 if alone else np.nan) for key in keys])
 
 
-def _rounds(launches: Sequence[Launch], place: NDArray[np.int64], doubt: F64) -> list[_Rounds]:
+def _rounds(launches: Sequence[Launch], place: NDArray[np.int64], doubt: F64, alike: F64) -> list[_Rounds]:
     """Kernels that several aligned places launched, in order of their first launch."""
     starts = np.array([one.start_ns for one in launches], np.float64)
     ends = np.array([one.end_ns for one in launches], np.float64)
@@ -162,7 +167,7 @@ def _rounds(launches: Sequence[Launch], place: NDArray[np.int64], doubt: F64) ->
         count = min(len(mine) for _, mine in aligned)
         table = np.array([mine[:count] for _, mine in aligned], np.int64)
         places = [at for at, _ in aligned]
-        allowed = float(np.sort(doubt[places])[-2:].sum() + 2 * clocks[table].max())
+        allowed, symmetric = (float(np.sort(u[places])[-2:].sum() + 2 * clocks[table].max()) for u in (doubt, alike))
         start, end = starts[table], ends[table]
         found.append(
             _Rounds(
@@ -172,6 +177,7 @@ def _rounds(launches: Sequence[Launch], place: NDArray[np.int64], doubt: F64) ->
                 end=end,
                 most=max(len(mine) for _, mine in aligned),
                 allowed=allowed,
+                symmetric=symmetric,
                 last=_last(end, allowed),
                 late_start=start - start.min(axis=0),
                 late_end=end - end.min(axis=0),
@@ -201,6 +207,7 @@ def _skew(rounds: _Rounds, names: Sequence[str]) -> SkewRow:
         end_p50_ns=float(np.median(ends)),
         end_max_ns=float(ends.max()),
         uncertainty_ns=rounds.allowed,
+        symmetric_uncertainty_ns=rounds.symmetric,
         told=int((ends > rounds.allowed).sum()),
         slowest=names[rounds.places[most]] if counts[most] else None,
         slowest_rounds=int(counts[most]),
@@ -213,7 +220,7 @@ def _place(
     name: str,
     at: int,
     place: NDArray[np.int64],
-    doubt: float,
+    doubts: tuple[float, float],
     rounds: Sequence[_Rounds],
     waits: tuple[F64, F64, F64],
 ) -> PlaceRow:
@@ -229,7 +236,8 @@ def _place(
         rank=process.rank,
         pid=process.pid,
         device=key[1],
-        uncertainty_ns=None if np.isnan(doubt) else doubt,
+        uncertainty_ns=None if np.isnan(doubts[0]) else doubts[0],
+        symmetric_uncertainty_ns=None if np.isnan(doubts[1]) else doubts[1],
         launches=sum(one.start.shape[1] for one, _ in there),
         busy_ns=sum(trace.launches[i].end_ns - trace.launches[i].start_ns for i in mine),
         late_start_ns=float(np.median(starts)),

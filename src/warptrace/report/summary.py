@@ -157,8 +157,9 @@ def _aligned(trace: Trace) -> str | None:
     facts = trace.meta.get("alignment", ())
     if len({(one["machine"], one["gpu"]) for one in facts}) < 2:
         return None
-    worst = max(one["uncertainty_ns"] for one in facts)
-    return f"GPUs are on one timeline, each good to {duration(math.ceil(worst))} against the first"
+    worst, alike = (max(one[key] for one in facts) for key in ("uncertainty_ns", "symmetric_uncertainty_ns"))
+    text = f"GPUs are on one timeline, each good to {duration(math.ceil(worst))} against the first"
+    return text if alike >= worst else f"{text}, to {duration(math.ceil(alike))} if both ways of a link are alike"
 
 
 def _row(launch: Launch, place: str) -> LaunchRow:

@@ -174,7 +174,8 @@ class PeerPair:
     """What two devices' %globaltimer read at one moment, ns: the asker's and its peer's.
 
     ``uncertainty_ns``: the farthest that the two may be from their true relation. ``round_trip_ns``: the shortest.
-    ``least_ns``: what each way was taken to last at least. ``rounds``: answers.
+    ``least_ns``: what each way was taken to last at least. ``flights_ns``: what both ways together lasted at least,
+    of whatever rounds. ``rounds``: answers.
     """
 
     globaltimer_ns: int
@@ -182,6 +183,7 @@ class PeerPair:
     uncertainty_ns: float
     round_trip_ns: int
     least_ns: int
+    flights_ns: int
     rounds: int
 
 
@@ -202,7 +204,8 @@ def pair(rows: Rows, least_ns: int = 0) -> PeerPair | None:
         return pair(rows) if least else None
     ahead = round((low + high) / 2)
     uncertainty = (high - low) / 2 + 1 + 2 * TIMER_NS
-    return PeerPair(middle, middle - ahead, uncertainty, trip, least, len(before))
+    flights = int((answer - before).min() + (after - answer).min())
+    return PeerPair(middle, middle - ahead, uncertainty, trip, least, flights, len(before))
 
 
 def least_flight(rows: Rows) -> int:

@@ -232,7 +232,7 @@ class PeerLog:
         self._counts[asker.ordinal, peer] = self._counts.get((asker.ordinal, peer), 0) + 1
         self._writer.add_peer_clock(
             asker.ordinal, peer, found.globaltimer_ns, found.peer_globaltimer_ns, found.uncertainty_ns,
-            found.round_trip_ns, found.least_ns,
+            found.round_trip_ns, found.least_ns, found.flights_ns,
         )  # fmt: skip
         log(
             "debug",

@@ -174,6 +174,7 @@ class Page {
     for (const one of details) node.append(...this.roles(one, details.length > 1));
     if (!details.length) node.append(this.likeThis(shown[0]));
     if (launches.length > 1) node.append(make("h2", {}, "Launches"), this.launchTable());
+    node.append(...this.host());
     if (facts.builds.length) node.append(make("h2", {}, "What tracing changed in the code"), make("ul", {}, ...facts.builds.map((text) => make("li", {}, text))));
     if (facts.problems.length) {
       node.append(make("h2", {}, "Problems in the data"), table("What is not as it should be, with counts", [
@@ -189,9 +190,42 @@ class Page {
     if (one.cluster.some((n) => n > 1)) parts.push(`cluster ${triple(one.cluster)}`);
     if (one.stream || one.graph) parts.push(this.queueOf(one));
     if (one.warps_recorded !== one.warps_expected) parts.push(`${grouped(one.warps_recorded)} of ${grouped(one.warps_expected)} warps recorded`);
+    const call = this.model.callOf.get(one.index);
+    if (call !== undefined) parts.push(`called ${this.callText(call)}, ${exactly(one.start_ns - this.model.host.start_ns[call])} before it began`);
     if (one.clock_uncertainty_ns) parts.push(`times across SMs good to ${duration(one.clock_uncertainty_ns)}`);
     list.append(parts.filter(Boolean).join(" · "));
     return list;
+  }
+
+  // In which ranges of the host, and on which thread, a launch was called.
+  callText(call) {
+    const { model } = this, thread = model.hostTracks[model.host.track[call]].name.replace(/: launches$/, "");
+    return `by ${thread}${model.hostWithin(call) ? ` in ${model.hostWithin(call)}` : ""}`;
+  }
+
+  // What the host did: its ranges by name, and how long launches waited for their start.
+  host() {
+    const { host } = this.model.facts, wait = (ns) => (ns === null ? "" : exactly(ns));
+    if (!host) return [];
+    const pids = new Set([...host.ranges, ...host.calls].map((one) => one.pid)).size > 1;
+    const process = pids ? [{ title: "process", number: true, value: (one) => one.pid, text: (one) => one.pid }] : [];
+    const out = [make("h2", {}, "Host")];
+    if (host.slices < host.slices_of) out.push(make("p", { class: "soft" }, `The timeline holds ${grouped(host.slices)} of ${grouped(host.slices_of)} ranges and calls of the host: all calls, and the longest ranges.`));
+    if (host.ranges.length) out.push(table("Ranges of the host, by name", [
+      { title: "range", text: (one) => one.name }, { title: "source", text: (one) => one.source }, ...process,
+      { title: "count", number: true, value: (one) => one.count, text: (one) => grouped(one.count) },
+      { title: "total", number: true, value: (one) => one.total_ns, text: (one) => exactly(one.total_ns) },
+      { title: "longest", number: true, value: (one) => one.longest_ns, text: (one) => exactly(one.longest_ns) },
+      { title: "launches", number: true, value: (one) => one.launches, text: (one) => grouped(one.launches) },
+    ], host.ranges, { most: 40 }));
+    if (host.calls.length) out.push(table("Launch calls of the host, and how long until the launch began", [
+      { title: "kernel", text: (one) => clip(one.kernel, 60) }, ...process,
+      { title: "calls", number: true, value: (one) => one.calls, text: (one) => grouped(one.calls) },
+      { title: "of known launches", number: true, value: (one) => one.paired, text: (one) => grouped(one.paired) },
+      { title: "median wait", number: true, value: (one) => one.median_wait_ns ?? -1, text: (one) => wait(one.median_wait_ns) },
+      { title: "longest wait", number: true, value: (one) => one.longest_wait_ns ?? -1, text: (one) => wait(one.longest_wait_ns) },
+    ], host.calls));
+    return out;
   }
 
   // Where the warps were that had not ended when the program did, or when they were last seen.
@@ -233,6 +267,7 @@ class Page {
       { title: "launch", value: (i) => i, text: (i) => `Launch ${i + 1}` }, { title: "kernel", text: (i) => clip(launches[i].kernel, 60) },
       ...(this.model.whereOf(0) ? [{ title: "where", text: (i) => this.model.whereOf(i) }] : []),
       ...(new Set(launches.map((one) => this.queueOf(one))).size > 1 ? [{ title: "stream", text: (i) => this.queueOf(launches[i]) }] : []),
+      ...(this.model.callOf.size ? [{ title: "called", text: (i) => (this.model.callOf.has(i) ? this.callText(this.model.callOf.get(i)) : "") }] : []),
       { title: "grid", text: (i) => triple(launches[i].grid) }, { title: "block", text: (i) => triple(launches[i].block) },
       { title: "start", number: true, value: (i) => launches[i].start_ns, text: (i) => duration(launches[i].start_ns - launches[0].start_ns) },
       { title: "duration", number: true, value: (i) => launches[i].end_ns - launches[i].start_ns, text: (i) => exactly(launches[i].end_ns - launches[i].start_ns) },
@@ -386,6 +421,7 @@ class Page {
 
   told(what, value) {
     const { timeline, model } = this;
+    if (what === "open") this.choose(value);
     if (what === "level") {
       byId("level").options[0].hidden = byId("level").options[0].disabled = this.shown.length === 1;
       byId("level").value = String(value);

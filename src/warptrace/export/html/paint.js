@@ -18,6 +18,8 @@ class Painter {
         ? roleColour(role, name, waiting.has(name), dark) : nameColour(name, waiting.has(name), dark)));
     }
     this.pixels = Uint32Array.from(this.colours, pixel);
+    this.host = (this.model.facts.host?.names ?? []).map((_, name) => nameColour(name, false, dark));
+    this.hostPixels = Uint32Array.from(this.host, pixel);
     this.edge = this.pixels.map((p) => mix(p, dark ? 0xff000000 : 0xffffffff, 0.55));
   }
 

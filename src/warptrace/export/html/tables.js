@@ -17,6 +17,11 @@ function describe(model, what, low, painter) {
   if (range !== undefined) return describeRange(model, range, low, painter);
   if (marker !== undefined) return describeMarker(model, marker, low, painter);
   if (warp !== undefined) return { title: `Warp ${model.warps.warp[warp]} of ${model.ctaName(model.ctaOf[warp])}`, facts: warpFacts(model, warp, low) };
+  if (what.host !== undefined) return describeHost(model, what.host, low, painter);
+  if (what.track !== undefined) {
+    const slices = model.hostLines[what.track].reduce((sum, line) => sum + line.last - line.first, 0);
+    return { title: model.hostTracks[what.track].name, facts: [["ranges, marks and calls", grouped(slices)]] };
+  }
   if (cta !== undefined) return { title: model.ctaName(cta), facts: ctaFacts(model, cta, low) };
   if (sm !== undefined) {
     const one = model.sms[sm], busy = one.ctas.reduce((sum, c) => sum + model.ctaEnd[c] - model.ctaStart[c], 0);
@@ -61,6 +66,16 @@ function describeMarker(model, i, low, painter) {
   if (markers.lane[i]) facts.push(["led by lane", markers.lane[i]]);
   if (model.site(markers.site[i])) facts.push(["called at", model.site(markers.site[i])]);
   return { title: `${model.names[markers.name[i]]} (marker)`, colour: css(painter.colours[painter.base(w) + markers.name[i]]), facts };
+}
+
+function describeHost(model, i, low, painter) {
+  const { host } = model, track = model.hostTracks[host.track[i]], launch = model.launches[host.launch[i]], facts = [];
+  if (host.ns[i] >= 0) facts.push(["duration", `${exactly(host.ns[i])}${host.ended[i] ? "" : ", then the recording ended"}`]);
+  facts.push([host.ns[i] >= 0 ? "start" : "time", exactly(host.start_ns[i] - low)], ["thread", track.name]);
+  if (launch) facts.push(["launch", `${host.launch[i] + 1}, which began ${exactly(launch.start_ns - host.start_ns[i])} later`]);
+  if (model.hostWithin(i)) facts.push(["within", model.hostWithin(i)]);
+  facts.push(["good to", exactly(Math.round(track.uncertainty_ns))]);
+  return { title: model.hostName(i), colour: css(painter.host[host.name[i]]), facts };
 }
 
 function warpFacts(model, w, low) {

@@ -13,7 +13,7 @@ class Timeline {
     this.layout = new Layout(model);
     this.painter = new Painter(model);
     this.mode = model.rolesOf(model.launches.keys()).length > 1 ? "role" : "name";
-    this.selected = null; // {range} or {marker} or {warp} or {cta}
+    this.selected = null; // {range}, {marker}, {host}, {warp}, {cta}, ...
     this.matches = null;
     this.measure = null; // {a, b}: {ns, cycle, sm}
     this.held = new Set();
@@ -26,6 +26,12 @@ class Timeline {
     this.low = Math.min(...launches.map((l) => this.model.launches[l].start_ns));
     this.high = Math.max(...launches.map((l) => this.model.launches[l].end_ns));
     if (!(this.high > this.low)) this.high = this.low + 1;
+    this.farLow = this.low; // how far the view may move: with all launches also to what the host did before and after
+    this.farHigh = this.high;
+    if (launches.length === this.model.launches.length) for (let i = 0; i < this.model.hostEnd.length; i++) {
+      this.farLow = Math.min(this.farLow, this.model.host.start_ns[i]);
+      this.farHigh = Math.max(this.farHigh, this.model.hostEnd[i]);
+    }
     this.level = this.layout.show(launches, 2600);
     this.selected = this.measure = null;
     this.parts.tip.hidden = true;
@@ -64,9 +70,9 @@ class Timeline {
   fit() { this.view(this.low, this.high, 0.02); }
 
   view(t0, t1, margin = 0) {
-    const room = (t1 - t0) * margin, whole = this.high - this.low;
+    const room = (t1 - t0) * margin, whole = this.farHigh - this.farLow;
     const span = Math.min(Math.max(t1 - t0 + 2 * room, LEAST_NS), whole * 1.1 + LEAST_NS);
-    const middle = Math.min(Math.max((t0 + t1) / 2, this.low - 0.04 * whole + span * 0.1), this.high + 0.04 * whole - span * 0.1);
+    const middle = Math.min(Math.max((t0 + t1) / 2, this.farLow - 0.04 * whole + span * 0.1), this.farHigh + 0.04 * whole - span * 0.1);
     this.t0 = middle - span / 2;
     this.t1 = middle + span / 2;
     this.schedule();
@@ -131,7 +137,7 @@ class Timeline {
     this.labels = [];
     this.notes = [];
     const top = this.top = this.parts.scroll.scrollTop, { layout } = this;
-    const first = Math.max(0, layout.at(top)), kinds = [this.#launch, this.#sm, this.#cta, this.#warp];
+    const first = Math.max(0, layout.at(top)), kinds = [this.#launch, this.#sm, this.#cta, this.#warp, this.#host];
     for (let r = first; r < layout.count && layout.y[r] < top + this.height; r++) kinds[layout.kind[r]].call(this, r);
     const context = this.parts.rows.getContext("2d");
     context.putImageData(this.image, 0, 0);
@@ -174,6 +180,29 @@ class Timeline {
     const [x0, x1] = this.painter.span(this.line, launch.start_ns, launch.end_ns, this.style.block.pixel);
     this.#put(this.layout.y[r] + 2, HEIGHT.launch - 4);
     this.#label(Math.max(0, x0), x1, this.layout.y[r] + 2, HEIGHT.launch - 4, launch.kernel, this.style.ink.css);
+  }
+
+  // A track of the host: its slices as deep as they nest, its moments as strokes.
+  #host(r) {
+    const { model, layout, painter, style } = this, { start_ns: start, ns, name } = model.host, { k, t0, hostPixels } = painter;
+    const stroke = Math.max(2, Math.round(2 * this.ratio));
+    model.hostLines[layout.ref[r]].forEach(({ first, last }, row) => {
+      const y = layout.y[r] + 2 + row * HEIGHT.lane;
+      this.#fresh(style.bg.pixel);
+      for (let i = lowerBound(model.hostEnd, this.t0, first, last); i < last && start[i] <= this.t1;) {
+        const moment = ns[i] < 0, x0 = Math.floor((start[i] - t0) * k), x1 = moment ? x0 + stroke : Math.max(x0 + 1, Math.floor((model.hostEnd[i] - t0) * k));
+        this.line.fill(moment ? style.accent.pixel : hostPixels[name[i]], Math.max(0, x0), Math.min(this.line.length, Math.max(0, x1)));
+        if (!moment && x1 - x0 > 3 && x1 <= this.line.length) this.line[x1 - 1] = mix(hostPixels[name[i]], style.bg.pixel, 0.55);
+        const next = gallop(start, t0 + (x0 + 1) / k, i + 1, last);
+        if (!moment && x1 - x0 > 30 * this.ratio) this.#label(Math.max(0, x0), Math.min(x1, this.line.length), y, HEIGHT.lane - 1, model.hostName(i), textOn(painter.host[name[i]]));
+        else if (moment) {
+          const room = Math.min(this.line.length, next < last ? (start[next] - t0) * k : Infinity);
+          if (room - x1 > 40 * this.ratio) this.#label(x1, room, y, HEIGHT.lane - 1, model.hostName(i), style.soft.css);
+        }
+        i = next;
+      }
+      this.#put(y, HEIGHT.lane - 1);
+    });
   }
 
   #sm(r) {
@@ -321,7 +350,7 @@ class Timeline {
         context.strokeRect(1.5, y + 0.5, GUTTER - 4, height - 2);
       }
       const [text, more, open] = this.rowText(r);
-      const indent = 8 + 13 * Math.max(0, kind - (layout.launches.length > 1 ? 0 : 1));
+      const indent = kind === KIND.host ? 0 : 8 + 13 * Math.max(0, kind - (layout.launches.length > 1 ? 0 : 1));
       const line = y + (kind === KIND.warp ? Math.min(height / 2, 13) : Math.min(height, HEIGHT.sm) / 2);
       if (open !== null) this.#triangle(context, indent, line, open);
       context.fillStyle = style.ink.css;
@@ -353,6 +382,7 @@ class Timeline {
   // The label of a row: text, what follows it in a softer colour, and whether it is open (null: it cannot be).
   rowText(r) {
     const { layout, model } = this, kind = layout.kind[r], which = layout.ref[r];
+    if (kind === KIND.host) return [model.hostTracks[which].name, "host", null];
     if (kind === KIND.launch) return [`Launch ${which + 1}`, model.whereOf(which) || model.launches[which].kernel, layout.launchOpen[which] === 1];
     if (kind === KIND.sm) {
       const one = model.sms[which];
@@ -378,7 +408,26 @@ class Timeline {
     context.lineWidth = 2;
     context.strokeRect(x0 - 1, y - this.top, Math.max(3, x1 - x0 + 2), height);
     this.#arrows(context, this.selected.range);
+    if (this.selected.host !== undefined) this.#toLaunch(context, this.selected.host);
     context.restore();
+  }
+
+  // From a call of the host to the start of its launch, where that has a row.
+  #toLaunch(context, call) {
+    const { model, layout } = this, launch = model.host.launch[call], a = this.placeOf({ host: call });
+    if (!layout.launches.includes(launch)) return;
+    const sms = model.smsOfLaunch[launch], row = layout.find(KIND.launch, launch), r = row < 0 && sms.length ? layout.find(KIND.sm, sms[0]) : row;
+    if (r < 0) return;
+    const x = this.xOf(model.launches[launch].start_ns), ya = a.y + a.height - this.top, yb = layout.y[r] + 6 - this.top;
+    context.strokeStyle = context.fillStyle = this.style.accent.css;
+    context.lineWidth = 1.5;
+    context.beginPath();
+    context.moveTo(a.x0, ya);
+    context.bezierCurveTo(a.x0, (ya + yb) / 2, x - 14, yb, x, yb);
+    context.stroke();
+    context.beginPath();
+    for (const [dx, dy] of [[0, 0], [-7, -4], [-7, 4]]) context.lineTo(x + dx, yb + dy);
+    context.fill();
   }
 
   // From the start of what feeds the selected range to its end, and from its start to the end of what it feeds.
@@ -402,9 +451,13 @@ class Timeline {
     }
   }
 
-  // Where a range or marker stands, in CSS pixels of the layout; null where its row is not there.
-  placeOf({ range, marker }) {
+  // Where a range, a marker or a slice of the host stands, in CSS pixels of the layout; null where its row is not there.
+  placeOf({ range, marker, host }) {
     const { model, layout } = this;
+    if (host !== undefined) {
+      const r = layout.find(KIND.host, model.host.track[host]), y = layout.y[r] + 2 + model.host.row[host] * HEIGHT.lane;
+      return { r, x0: this.xOf(model.host.start_ns[host]), x1: this.xOf(model.hostEnd[host]), y, height: HEIGHT.lane - 1 };
+    }
     const w = range !== undefined ? model.ranges.warp[range] : marker !== undefined ? model.markers.warp[marker] : -1;
     if (w < 0) return null;
     const start = range !== undefined ? model.ranges.start_ns[range] : model.markers.ns[marker];
@@ -492,8 +545,8 @@ class Timeline {
       const size = this.alive.steps[x] / this.alive.most * (height - 5);
       context.fillRect(GUTTER + x, height - size, 1, size);
     }
-    const x0 = GUTTER + Math.max(0, (this.t0 - this.low) / whole) * width;
-    const x1 = GUTTER + Math.min(1, (this.t1 - this.low) / whole) * width;
+    const inside = (ns) => GUTTER + Math.min(1, Math.max(0, (ns - this.low) / whole)) * width;
+    const x0 = inside(this.t0), x1 = inside(this.t1);
     context.fillStyle = style.gutter.css;
     context.globalAlpha = 0.72;
     context.fillRect(GUTTER, 0, x0 - GUTTER, height);
@@ -559,12 +612,12 @@ class Timeline {
   // Selects, and moves the view so that it is seen; the zoom stays unless it would be a mere line or wider than the view.
   goTo(what) {
     const { model } = this;
-    const w = what.range !== undefined ? model.ranges.warp[what.range] : model.markers.warp[what.marker];
-    this.layout.reveal(w);
-    this.#grown();
+    if (what.host === undefined) {
+      this.layout.reveal(what.range !== undefined ? model.ranges.warp[what.range] : model.markers.warp[what.marker]);
+      this.#grown();
+    }
     this.select(what);
-    const start = what.range !== undefined ? model.ranges.start_ns[what.range] : model.markers.ns[what.marker];
-    const end = what.range !== undefined ? model.end[what.range] : start, span = this.t1 - this.t0;
+    const [start, end] = this.timesOf(what), span = this.t1 - this.t0;
     const long = Math.max(end - start, 1);
     if (long > span || long < span / 300) this.view((start + end) / 2 - 12 * long, (start + end) / 2 + 12 * long);
     else if (start < this.t0 || end > this.t1) this.view((start + end - span) / 2, (start + end + span) / 2);
@@ -599,6 +652,7 @@ class Timeline {
     if (x < GUTTER) return { row: r };
     let inside = y + this.parts.scroll.scrollTop - layout.y[r];
     const ns = this.timeAt(x), near = 2.5 * (this.t1 - this.t0) / (this.width - GUTTER);
+    if (kind === KIND.host) return this.#inHost(model.hostLines[which][Math.floor((inside - 2) / HEIGHT.lane)], ns, near);
     if (kind === KIND.launch) return { launch: which };
     if (kind === KIND.sm) {
       const one = model.sms[which], slot = Math.floor((inside - 3) / ((layout.y[r + 1] - layout.y[r] - 6) / one.slots));
@@ -621,6 +675,16 @@ class Timeline {
     if (row < 0 || row >= model.rowsOf(which)) return this.#life(which, ns);
     const range = this.#inRow(model.warpRow[which] + row, ns, near);
     return range < 0 ? this.#life(which, ns) : { range };
+  }
+
+  // The slice of a line of the host at a time, or the moment near it.
+  #inHost(line, ns, near) {
+    if (!line) return null;
+    const { model } = this, { start_ns: start } = model.host, i = lowerBound(model.hostEnd, ns, line.first, line.last);
+    if (i < line.last && start[i] <= ns) return { host: i };
+    const off = (j) => (j < line.first || j >= line.last ? Infinity : Math.max(start[j] - ns, ns - model.hostEnd[j]));
+    const best = off(i) <= off(i - 1) ? i : i - 1;
+    return off(best) <= near * 2 ? { host: best } : null;
   }
 
   #life(w, ns) {
@@ -656,7 +720,12 @@ class Timeline {
 
   // Left and right: the neighbour in the same row.
   neighbour(direction) {
-    const { model } = this, { range, marker } = this.selected ?? {};
+    const { model } = this, { range, marker, host } = this.selected ?? {};
+    if (host !== undefined) {
+      const line = model.hostLines[model.host.track[host]][model.host.row[host]], next = host + direction;
+      if (next >= line.first && next < line.last) this.goTo({ host: next });
+      return;
+    }
     if (marker !== undefined) {
       const next = marker + direction, w = model.markers.warp[marker];
       if (next >= model.markerFirst[w] && next < model.markerFirst[w + 1]) this.goTo({ marker: next });
@@ -696,7 +765,7 @@ class Timeline {
     this.row = Math.min(Math.max((this.row ?? -1) + direction, 0), layout.count - 1);
     this.#scrollTo({ r: this.row, y: layout.y[this.row], height: layout.y[this.row + 1] - layout.y[this.row] });
     const kind = layout.kind[this.row], which = layout.ref[this.row];
-    this.select(kind === KIND.cta ? { cta: which } : kind === KIND.warp ? { warp: which } : kind === KIND.sm ? { sm: which } : { launch: which });
+    this.select(kind === KIND.host ? { track: which } : kind === KIND.cta ? { cta: which } : kind === KIND.warp ? { warp: which } : kind === KIND.sm ? { sm: which } : { launch: which });
   }
 
   toggle(row) {
@@ -709,17 +778,25 @@ class Timeline {
   // A point of time: the nearest edge of a slice within 7 pixels, with its cycle, or the time itself.
   #point(x, y) {
     const what = this.hit(x, y), ns = this.timeAt(x), near = 7 * (this.t1 - this.t0) / (this.width - GUTTER);
-    const { model } = this;
     if (what?.marker !== undefined) return this.#edge(what, 0);
-    if (what?.range !== undefined) {
-      const start = model.ranges.start_ns[what.range], end = model.end[what.range];
+    if (what?.range !== undefined || what?.host !== undefined) {
+      const [start, end] = this.timesOf(what);
       if (Math.min(Math.abs(start - ns), Math.abs(end - ns)) <= near) return this.#edge(what, Math.abs(start - ns) <= Math.abs(end - ns) ? 0 : 1);
     }
     return { ns };
   }
 
-  #edge({ range, marker }, atEnd) {
+  // When a range, a marker or a slice of the host begins and ends.
+  timesOf({ range, marker, host }) {
+    const { model } = this;
+    if (range !== undefined) return [model.ranges.start_ns[range], model.end[range]];
+    if (marker !== undefined) return [model.markers.ns[marker], model.markers.ns[marker]];
+    return [model.host.start_ns[host], model.hostEnd[host]];
+  }
+
+  #edge({ range, marker, host }, atEnd) {
     const { model } = this, { clock: zero, sm, launch } = model.warps;
+    if (host !== undefined) return { ns: this.timesOf({ host })[atEnd] };
     if (marker !== undefined) {
       const w = model.markers.warp[marker];
       return { ns: model.markers.ns[marker], cycle: zero[w] + model.markers.cycle[marker], sm: sm[w], launch: launch[w] };
@@ -733,10 +810,10 @@ class Timeline {
 
   // The M key: first from the start of the selected slice, then to the end of the selected one, then none.
   mark() {
-    const { range, marker } = this.selected ?? {};
-    if (this.measure?.b || (range === undefined && marker === undefined)) this.measure = null;
-    else if (!this.measure) this.measure = { a: this.#edge({ range, marker }, 0) };
-    else this.measure = { a: this.measure.a, b: this.#edge({ range, marker }, 1) };
+    const { range, marker, host } = this.selected ?? {};
+    if (this.measure?.b || [range, marker, host].every((one) => one === undefined)) this.measure = null;
+    else if (!this.measure) this.measure = { a: this.#edge({ range, marker, host }, 0) };
+    else this.measure = { a: this.measure.a, b: this.#edge({ range, marker, host }, 1) };
     this.told("measure", this.measure);
     this.schedule();
   }
@@ -767,7 +844,7 @@ class Timeline {
     scroll.addEventListener("pointerleave", () => { tip.hidden = true; });
     scroll.addEventListener("dblclick", (event) => {
       const what = this.hit(...this.#at(event)), { model } = this;
-      if (what?.range !== undefined) this.view(model.ranges.start_ns[what.range], model.end[what.range], 0.3);
+      if (what?.range !== undefined || what?.host !== undefined) this.view(...this.timesOf(what), 0.3);
       else if (what?.cta !== undefined) this.view(model.ctaStart[what.cta], model.ctaEnd[what.cta], 0.05);
       else if (what?.launch !== undefined) {
         this.layout.launchOpen[what.launch] = 1;
@@ -872,7 +949,7 @@ class Timeline {
     const { tip, scroll } = this.parts;
     if (event.buttons) return;
     const [x, y] = this.#at(event), what = x < GUTTER ? null : this.hit(x, y);
-    scroll.style.cursor = x < GUTTER ? "pointer" : what?.range !== undefined || what?.marker !== undefined ? "default" : "grab";
+    scroll.style.cursor = x < GUTTER ? "pointer" : [what?.range, what?.marker, what?.host].some((one) => one !== undefined) ? "default" : "grab";
     tip.hidden = !what;
     if (!what) return;
     fillFacts(tip, describe(this.model, what, this.low, this.painter));
@@ -884,19 +961,21 @@ class Timeline {
   key(event) {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
     this.parts.tip.hidden = true;
-    const key = event.key.length === 1 ? event.key.toLowerCase() : event.key, { range } = this.selected ?? {};
+    const key = event.key.length === 1 ? event.key.toLowerCase() : event.key, { range, host } = this.selected ?? {};
+    const zoomed = (otherwise) => () => (range !== undefined || host !== undefined ? this.view(...this.timesOf(this.selected), 0.3) : otherwise());
     const actions = {
       ArrowLeft: () => this.neighbour(-1),
       ArrowRight: () => this.neighbour(1),
       ArrowUp: () => this.vertical(-1),
       ArrowDown: () => this.vertical(1),
       " ": () => this.toggle(this.row),
-      Enter: () => (range !== undefined ? this.view(this.model.ranges.start_ns[range], this.model.end[range], 0.3) : this.toggle(this.row)),
-      f: () => (range !== undefined ? this.view(this.model.ranges.start_ns[range], this.model.end[range], 0.3) : this.fit()),
+      Enter: zoomed(() => this.toggle(this.row)),
+      f: zoomed(() => this.fit()),
       0: () => this.fit(),
       Home: () => this.fit(),
       m: () => this.mark(),
       g: () => {
+        if (host !== undefined && this.model.host.launch[host] >= 0) this.told("open", this.model.host.launch[host]);
         const next = range === undefined ? [] : [...this.model.partners(range, true), ...this.model.partners(range, false)];
         if (next.length) this.goTo({ range: next[0] });
       },

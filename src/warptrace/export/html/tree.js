@@ -12,13 +12,37 @@ class Model {
     this.histogram = take("histogram");
     this.names = this.facts.strings;
     this.flows = take("flows");
+    this.host = take("host");
     this.launches = this.facts.launches;
     this.roles = this.facts.roles ?? [];
     this.waits = this.facts.waits ?? [];
     this.#rows();
     this.#ctas();
     this.#sms();
+    this.#host();
   }
+
+  // hostLines[t]: the rows of track t of the host, each {first, last} of its slices, in order of time. callOf: the slice
+  // that called a launch.
+  #host() {
+    const { track, row, start_ns: start, ns, launch } = this.host;
+    this.hostTracks = this.facts.host?.tracks ?? [];
+    this.hostLines = this.hostTracks.map(() => []);
+    this.hostEnd = new Float64Array(track.length);
+    this.callOf = new Map();
+    for (let i = 0; i < track.length; i++) {
+      this.hostEnd[i] = start[i] + Math.max(0, ns[i]);
+      if (launch[i] >= 0) this.callOf.set(launch[i], i);
+      const line = this.hostLines[track[i]][row[i]] ??= { first: i, last: i };
+      line.last = i + 1;
+    }
+    this.hostLines = this.hostLines.map((lines) => Array.from(lines, (line) => line ?? { first: 0, last: 0 }));
+  }
+
+  hostName(i) { return this.facts.host.names[this.host.name[i]]; }
+
+  // The ranges of its thread around a launch call, outermost first, as one text.
+  hostWithin(i) { return this.facts.host.names[this.host.within[i]]; }
 
   // rowFirst[warpRow[w] + r] .. rowFirst[warpRow[w] + r + 1]: the ranges of row r of warp w, in order of time.
   #rows() {
@@ -191,7 +215,7 @@ function gallop(array, value, low, high) {
 }
 
 const HEIGHT = { launch: 22, sm: 20, slot: 7, strip: 4, head: 18, warp: 16, life: 5, marks: 9, lane: 16, gap: 5 };
-const KIND = { launch: 0, sm: 1, cta: 2, warp: 3 };
+const KIND = { launch: 0, sm: 1, cta: 2, warp: 3, host: 4 };
 
 // The rows of the timeline: which are there, how high, and where. Heights are CSS pixels.
 class Layout {
@@ -250,6 +274,7 @@ class Layout {
       y.push(at);
       at += height;
     };
+    model.hostLines.forEach((lines, track) => add(KIND.host, track, Math.max(1, lines.length) * HEIGHT.lane + HEIGHT.gap));
     for (const launch of this.launches) {
       if (this.launches.length > 1) add(KIND.launch, launch, HEIGHT.launch);
       if (this.launches.length > 1 && !this.launchOpen[launch]) continue;

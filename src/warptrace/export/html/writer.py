@@ -27,6 +27,7 @@ from .._common import Progress, replacing, row_bounds
 from ..payload import KIND_OF_TYPE, ValueKind
 from .columns import column, element
 from .histogram import histograms
+from .host import HostSide, host_side
 from .rows import timeline_rows
 from .sample import Sample, choose
 
@@ -69,7 +70,8 @@ def write_html(
     sample = choose(trace, max_slices)
     every = range(len(trace.launches)) if len(trace.launches) <= MAX_ANALYSED else None
     report = build(trace, every, flows=flows)
-    columns = list(_columns(trace, sample, report))
+    host = host_side(trace)
+    columns = [*_columns(trace, sample, report), *host.columns()]
     with replacing(path) as file:
         head, tail = _frame(title or Path(path).stem)
         file.write(head)
@@ -77,7 +79,7 @@ def write_html(
             file.writelines(column(name, values, delta=delta))
             if progress is not None:
                 progress(total * number // len(columns), total)
-        facts = json.dumps(_finite(_facts(trace, sample, report)), allow_nan=False, default=str).encode()
+        facts = json.dumps(_finite(_facts(trace, sample, report, host)), allow_nan=False, default=str).encode()
         file.writelines(element("facts", facts, bytes=len(facts)))
         file.write(tail)
 
@@ -186,7 +188,7 @@ def _marker_columns(markers: Markers, number: I64) -> Columns:
 
 
 # ------------------------------------------------------------------------------------------------------------- facts
-def _facts(trace: Trace, sample: Sample, report: Report) -> dict[str, Any]:
+def _facts(trace: Trace, sample: Sample, report: Report, host: HostSide) -> dict[str, Any]:
     """Everything that is no column."""
     waits = set(report.wait_names)
     return {
@@ -203,6 +205,7 @@ def _facts(trace: Trace, sample: Sample, report: Report) -> dict[str, Any]:
         "details": [_details(one) for one in report.details],
         "builds": report.builds,
         "hang": _hang(trace),
+        "host": host.facts(trace, report.host),
         "payload_types": {int(one): _payload_type(one) for one in PayloadType},
         "sample": {
             "clusters": any(one.cluster != (1, 1, 1) for one in trace.launches),

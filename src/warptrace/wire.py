@@ -8,9 +8,9 @@ Trace memory of one device is one allocation, the *control block*, whose address
 hidden parameter (0: not recording)::
 
     control + 0                    control words (CONTROL_DTYPE)
-    control + MAILBOXES_OFFSET     MAILBOX_COUNT mailboxes of 32 B, for the comparison of devices' timers
     control + BANKS_OFFSET         BANK_COUNT bank lines of 128 B (BANK_DTYPE)
     control + LOST_OFFSET          LOST_CAPACITY records of LOST_DTYPE (warps that found no room)
+    control + MAILBOXES_OFFSET     MAILBOX_WAYS times MAILBOX_COUNT mailboxes, for the comparison of devices' timers
     control + ARENA_OFFSET         the banks, each `bank_bytes` (a power of two) plus slack for a region
                                    that begins just before the end
 
@@ -67,16 +67,19 @@ BANK_LINE_BYTES = 128
 BANK_GRID_STEP = 37
 SCATTER = (0x7FEB352D, 0x846CA68B)
 """Factors of the hash of a CTA that stands for its SM where only some clusters of a grid record."""
-MAILBOXES_OFFSET = 2048
-MAILBOX_COUNT = 64
-MAILBOX_BYTES = 32
-"""What kernels of the tracer's own, on this device and others, tell each other: no part of a capture."""
 BANKS_OFFSET = 4096
 LOST_OFFSET = BANKS_OFFSET + BANK_COUNT * BANK_LINE_BYTES
 LOST_CAPACITY = 16384
 LOST_BYTES = 64
+MAILBOXES_OFFSET = LOST_OFFSET + LOST_CAPACITY * LOST_BYTES
+MAILBOX_WAYS = 16
+MAILBOX_WAY_BYTES = 4224
+"""From a mailbox to the same one of the next way: in another part of the L2 cache (33 lines; 1 or 2 stay close)."""
+MAILBOX_COUNT = 64
+MAILBOX_BYTES = 64
+"""What kernels of the tracer's own, on this device and others, tell each other: no part of a capture."""
 ARENA_OFFSET = 2 * 1024 * 1024
-"""Start of the banks, relative to the control block; the lost table ends before it."""
+"""Start of the banks, relative to the control block; lost table and mailboxes end before it."""
 
 CONTROL_DTYPE = np.dtype(
     {

@@ -26,6 +26,7 @@ from gpu_kit import EXAMPLES, PROGRAMS, Figure, load, lossless, names, profiled,
 from test_times import stamps
 
 import warptrace.cute as iket
+from warptrace import wire
 from warptrace.decode.fit import Pairs
 from warptrace.decode.peers import along, fit_link, symmetric_uncertainty
 from warptrace.raw import find_captures, read_capture
@@ -51,7 +52,6 @@ GOAL_NS = 300
 GPUS = torch.cuda.device_count()
 SOME_AND_ALL = sorted({2, max(GPUS, 2)})
 BUFFER = 256 << 20
-CONTROL_BYTES = 8192
 NO_MULTICAST = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1", "NVSHMEM_DISABLE_NVLS": "1"}
 
 
@@ -77,7 +77,7 @@ def sides() -> list[PeerClock]:
     made = []
     for device in range(GPUS):
         with torch.cuda.device(device):
-            memory = torch.zeros(CONTROL_BYTES, dtype=torch.uint8, device="cuda")
+            memory = torch.zeros(wire.ARENA_OFFSET, dtype=torch.uint8, device="cuda")
             torch.cuda.synchronize()
             made.append(PeerClock(driver.context(device), memory.data_ptr()))
             made[-1].memory = memory  # type: ignore[attr-defined]  # stays

@@ -22,13 +22,16 @@ from warptrace.raw import CaptureWriter
 from warptrace.runtime import driver, peer_clocks, peers
 from warptrace.runtime.offer import Offer
 from warptrace.runtime.peer_clocks import (
+    DITHER,
     KERNEL,
     LEAST_SHARE,
     MEETING_NS,
     PAGE_WORDS,
     PTX,
     ROUNDS,
+    SECTION_WORDS,
     TIMER_NS,
+    WAYS,
     PeerClock,
     PeerPair,
     Rows,
@@ -38,7 +41,7 @@ from warptrace.runtime.peer_clocks import (
     read_page,
 )
 from warptrace.runtime.peers import MeetingPlace, PeerLog, members
-from warptrace.wire import MAILBOX_BYTES
+from warptrace.wire import ARENA_OFFSET, MAILBOX_BYTES, MAILBOX_COUNT, MAILBOX_WAY_BYTES, MAILBOXES_OFFSET
 
 NOW = 1_764_000_000_000_000_000
 
@@ -98,54 +101,64 @@ def test_rounds_that_no_two_clocks_can_have_give_nothing() -> None:
 
 
 # ------------------------------------------------------------------------------------------------ the device's side
-def played(rounds: int, *, ctas: int = 2, role: int = 0, tag: int = 1 << 31) -> tuple[np.ndarray, np.ndarray]:
-    """(page, mailboxes) after the kernel ran alone on a device."""
+def played(rounds: int, *, ctas: int = 2 * WAYS, role: int = 0, tag: int = 1 << 31) -> tuple[np.ndarray, np.ndarray]:
+    """(page, mailboxes (WAYS, 8): a way's asker's, then its answerer's) after the kernel ran alone on a device."""
     device = Device()
-    page, boxes = device.alloc(np.zeros(PAGE_WORDS, np.uint64)), device.alloc(np.zeros(8, np.uint64))
-    patience = 20_000 if ctas == 1 else MEETING_NS
-    arguments = [boxes.address, boxes.address + MAILBOX_BYTES, page, patience, 777, role, tag, rounds]
+    page = device.alloc(np.zeros(PAGE_WORDS, np.uint64))
+    boxes = device.alloc(np.zeros(WAYS * MAILBOX_WAY_BYTES // 8, np.uint64))
+    patience = 20_000 if ctas == WAYS else MEETING_NS
+    arguments = [boxes.address, boxes.address + 32, page, patience, 777, role, tag, rounds]
     device.load(PTX).kernel(KERNEL).launch(ctas, 1, arguments)
-    return page.read(), boxes.read()
+    return page.read(), boxes.read().reshape(WAYS, -1)[:, :8]
 
 
 @pytest.mark.parametrize("rounds", [ROUNDS, 5])
-def test_two_ctas_play_all_rounds(rounds: int) -> None:
+def test_all_ways_play_all_rounds(rounds: int) -> None:
     page, _ = played(rounds)
-    assert (int(page[0]), int(page[2])) == (1 + rounds, 777)
+    sections = page.reshape(WAYS, SECTION_WORDS)
+    assert sections[:, [0, 2]].tolist() == [[1 + rounds, 777]] * WAYS
     rows = read_page(page)
-    before, answer, after = rows
-    assert len(before) == rounds
+    before, answer, after = (column.reshape(WAYS, rounds) for column in rows)
     assert ((before <= answer) & (answer <= after)).all()
-    assert (after[:-1] <= before[1:]).all()
-    assert not page[3 + 3 * rounds :].any()
+    assert (after[:, :-1] <= before[:, 1:]).all()
+    assert not sections[:, 3 + 3 * rounds :].any()
     found = pair(rows, least_flight(rows))
     assert found is not None
+    assert found.rounds == WAYS * rounds
     assert abs(found.globaltimer_ns - found.peer_globaltimer_ns) <= found.uncertainty_ns
-    assert 0 < least_flight(rows) < int((after - before).min()) / 2
+    assert 0 < least_flight(rows) < int((rows[2] - rows[0]).min()) / 2
+
+
+def test_rounds_begin_at_any_moment() -> None:
+    """So that a message comes at any moment between two looks: pauses from 0 to DITHER cycles."""
+    before, _, after = (column.reshape(WAYS, ROUNDS) for column in read_page(played(ROUNDS)[0]))
+    pauses = before[:, 1:] - after[:, :-1]
+    assert np.ptp(pauses) >= DITHER / 2.5  # ns, of a clock of 2 GHz
 
 
 def test_an_asker_alone_ends_by_itself() -> None:
-    page, boxes = played(7, ctas=1)
-    assert int(page[0]) == 1
+    page, boxes = played(7, ctas=WAYS)
+    assert page.reshape(WAYS, SECTION_WORDS)[:, 0].tolist() == [1] * WAYS
     assert read_page(page)[0].shape == (0,)
-    assert int(boxes[4]) >> 32 == (1 << 31) + 1  # its first message
+    assert (boxes[:, 4] >> np.uint64(32)).tolist() == [(1 << 31) + 1] * WAYS  # its first message
 
 
 def test_an_answerer_alone_ends_by_itself() -> None:
-    page, boxes = played(7, ctas=1, role=1)
+    page, boxes = played(7, ctas=WAYS, role=1)
     assert not page.any()
-    assert int(boxes[0]) == 0
-    assert int(boxes[1]) > 10**18
-    assert int(boxes[2]) == 777
+    assert not boxes[:, 0].any()
+    assert (boxes[:, 1] > 10**18).all()
+    assert (boxes[:, 2] == 777).all()
 
 
 def test_an_answerers_timer_is_made_whole() -> None:
     """Its low half may wrap between its begin and an answer."""
     page = np.zeros(PAGE_WORDS, np.uint64)
     begin = (5 << 32) - 64
-    page[:6] = [2, begin, 0, 1000, 32, 2000]
-    assert [int(column[0]) for column in read_page(page)] == [1000, (5 << 32) + 32, 2000]
-    page[4] = (1 << 32) - 32
+    way = SECTION_WORDS  # the second
+    page[way : way + 6] = [2, begin, 0, 1000, 32, 2000]
+    assert [column.tolist() for column in read_page(page)] == [[1000], [(5 << 32) + 32], [2000]]
+    page[way + 4] = (1 << 32) - 32
     assert int(read_page(page)[1][0]) == begin + 32
 
 
@@ -156,8 +169,8 @@ class EmulatedDriver:
     def __init__(self) -> None:
         self.device = Device()
         self.pages: list[tuple[Any, Any]] = []
-        self.control = self.device.alloc(np.zeros(8192 // 8, np.uint64))
-        self.shared = [self.device.alloc(np.zeros(8, np.uint64)) for _ in range(2)]
+        self.control = self.device.alloc(np.zeros(ARENA_OFFSET // 8, np.uint64))
+        self.shared = [self.device.alloc(np.zeros(2 << 17, np.uint64)) for _ in range(2)]
         self.answers: list[list[int]] = []
         self.access: list[tuple[int, list[int]]] = []
         self.made = 0
@@ -193,12 +206,12 @@ class EmulatedDriver:
             return
         if self.blocked:
             return
-        if ctas == 1:  # the other side is what was started before
+        if ctas == WAYS:  # the other side is what was started before
             answer = self.answers.pop(0)
             assert answer[:2] + answer[6:] == values[:2] + values[6:]
             values[4] = answer[4]
         (host, page) = next(one for one in self.pages if one[1].address == values[2])
-        self.device.load(PTX).kernel(KERNEL).launch(2, 1, values)
+        self.device.load(PTX).kernel(KERNEL).launch(2 * WAYS, 1, values)
         told = page.read()
         ctypes.memmove(host, told.ctypes.data, 8 * PAGE_WORDS)
 
@@ -222,13 +235,15 @@ def emulated(monkeypatch: pytest.MonkeyPatch) -> EmulatedDriver:
 def test_two_devices_of_a_process_are_measured(emulated: EmulatedDriver) -> None:
     """What is launched is what the kernel takes: its parameters go through the emulator."""
     clocks = [PeerClock(f"context {k}", emulated.control.address) for k in range(2)]
-    assert clocks[0].mailbox(3) - emulated.control.address == 2048 + 3 * MAILBOX_BYTES
+    assert clocks[0].mailbox(3) - emulated.control.address == MAILBOXES_OFFSET + 3 * MAILBOX_BYTES
+    last = clocks[0].mailbox(MAILBOX_COUNT - 1) + (WAYS - 1) * MAILBOX_WAY_BYTES + MAILBOX_BYTES
+    assert last <= emulated.control.address + ARENA_OFFSET
     measure = device_pair((1, clocks[1]), (0, clocks[0]))
     assert emulated.access == [(2 << 20, [1, 0]), (2 << 20, [1, 0])]
     for _ in range(2):
         found = measure(1.0)
         assert found is not None
-        assert found.rounds == ROUNDS
+        assert found.rounds == WAYS * ROUNDS
         assert 0 < found.least_ns <= LEAST_SHARE * found.round_trip_ns
         assert abs(found.globaltimer_ns - found.peer_globaltimer_ns) <= found.uncertainty_ns
     assert emulated.answers == []
@@ -241,6 +256,23 @@ def test_a_device_that_does_not_begin_is_given_up(emulated: EmulatedDriver) -> N
     begun = time.monotonic()
     assert measure(0.005) is None
     assert time.monotonic() - begun < 5
+
+
+def test_ways_that_found_no_place_in_time_are_left_out(emulated: EmulatedDriver) -> None:
+    """A device that has room for some of the CTAs only: these tell."""
+    clock = PeerClock("context", emulated.control.address)
+    emulated.blocked = True
+    clock.ask(0, 0, 0)
+    sections = clock._page.reshape(WAYS, SECTION_WORDS)
+    sections[5, :9] = [3, NOW, 300, NOW, NOW & 0xFFFFFFFF, NOW + 960, NOW + 2000, NOW + 2480 & 0xFFFFFFFF, NOW + 2960]
+    sections[6, :3] = [1, 7, 9]  # whose other side never came: what its mailbox held is no note
+    told = clock.rows(0.005)
+    assert told is not None
+    (before, answer, after), note = told
+    assert (before.tolist(), after.tolist(), note) == ([NOW, NOW + 2000], [NOW + 960, NOW + 2960], 300)
+    assert answer.tolist() == [NOW, NOW + 2480]
+    clock.ask(0, 0, 0)
+    assert clock.rows(0.005) is None
 
 
 # ------------------------------------------------------------------------------------------- processes of one host
@@ -302,6 +334,9 @@ class FakeClock:
         return 100 * number
 
     def idle(self) -> bool:
+        return True
+
+    def gone(self) -> bool:
         return True
 
     def least(self) -> int:
@@ -371,7 +406,7 @@ def test_three_processes_are_compared_with_their_hub(tmp_path: Path) -> None:
         for one in found:
             assert abs(one["globaltimer_ns"] - one["peer_globaltimer_ns"] - ahead) <= one["uncertainty_ns"]
     # Mailboxes: the asker's own and that of the hub (process 2) as it maps it; the hub sees it the other way round.
-    box = 4096 + 2048
+    box = 4096 + MAILBOXES_OFFSET
     assert {x[:2] for x in clocks[0].asked} == {(0, 2_000_000 + box)}
     assert {x[:2] for x in clocks[2].asked} == {(100, 2_000_000 + box + MAILBOX_BYTES)}
     assert {x[:2] for x in clocks[1].answered} == {(1_000_000 + box, 0), (3_000_000 + box + MAILBOX_BYTES, 100)}

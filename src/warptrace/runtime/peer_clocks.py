@@ -4,7 +4,9 @@ The *asker* stores a message into the other's mailbox and waits in its own; the 
 answer. A mailbox lies in the memory of the device that waits there, so that only stores cross the link. Every round
 bounds how far the timers are apart, as in :mod:`.calibrate`, but by the link's latency instead of the host's. The
 same ping-pong within one device, where the timers are one, tells how long a flag takes there at least; to another
-device it takes longer, which narrows the bounds from both sides.
+device it takes longer, which narrows the bounds from both sides. The parts of a device's L2 cache are nearer to some of
+its SMs than to others (H200: round trips of 0.96 to 1.3 us), so several pairs of CTAs play at once, each with mailboxes
+of its own, and what all rounds together allow is that of the shortest ways.
 
 Both sides end by themselves where the other does not come, or stays away; the host waits for neither longer than that.
 """
@@ -27,9 +29,12 @@ from . import driver
 from .calibrate import DRIFT, LEAST_ROUNDS, TIMER_STEP_NS
 from .own_kernels import OwnKernel
 
-ROUNDS = 400
-LOCAL_ROUNDS = 100
-"""Of the ping-pong within a device."""
+WAYS = wire.MAILBOX_WAYS
+"""Pairs of CTAs that play at once."""
+ROUNDS = 64
+"""Of each."""
+DITHER = 512
+"""A round begins up to so many cycles late, so that messages come at any moment between two looks."""
 MEETING_NS = 4_000_000
 """So long a side waits for the first message of the other: who waits for the device waits for this too."""
 ROUND_NS = 1_000_000
@@ -38,6 +43,8 @@ PATIENCE_S = 0.015
 """So long the host waits for the kernels to begin and end."""
 LAST_PATIENCE_S = 0.1
 LOOK_S = 50e-6
+ENDS_S = 0.01
+"""So long a kernel that has nothing more to wait for is given to be gone."""
 APART = 2 * DRIFT
 """Most that two devices' timers part during a measurement of less than a ms."""
 TIMER_NS = 8
@@ -48,7 +55,9 @@ TAG_ROUNDS = 1024
 """Tags of two measurements are so far apart: no message of an earlier one is taken for one of this."""
 
 ASK, ANSWER = 0, 1
-"""Roles. With two CTAs the first asks and the second answers."""
+"""Roles. With twice as many CTAs as ways the first half asks and the second answers."""
+SECTION_WORDS = 3 + 3 * ROUNDS
+PAGE_WORDS = WAYS * SECTION_WORDS
 KERNEL = "warptrace_peer_clocks"
 PTX = f""".version 6.0
 .target sm_60
@@ -70,7 +79,16 @@ PTX = f""".version 6.0
   ld.param.u32 %r1, [tag];
   ld.param.u32 %r2, [rounds];
   mov.u32 %r3, %ctaid.x;
-  add.u32 %r0, %r0, %r3;
+  setp.lt.u32 %p0, %r3, {WAYS};
+  @%p0 bra SIDE;
+  sub.u32 %r3, %r3, {WAYS};
+  mov.u32 %r0, {ANSWER};
+SIDE:
+  mul.wide.u32 %rd5, %r3, {wire.MAILBOX_WAY_BYTES};
+  add.u64 %rd0, %rd0, %rd5;
+  add.u64 %rd1, %rd1, %rd5;
+  mul.wide.u32 %rd5, %r3, {8 * SECTION_WORDS};
+  add.u64 %rd2, %rd2, %rd5;
   add.u32 %r2, %r1, %r2;
   mov.u32 %r4, %r1;
   setp.eq.u32 %p0, %r0, {ANSWER};
@@ -80,6 +98,16 @@ PTX = f""".version 6.0
 ASK:
   add.u32 %r4, %r4, 1;
   mov.b64 %rd6, {{%r5, %r4}};
+  mul.lo.u32 %r9, %r4, 0x9E3779B1;
+  shr.u32 %r9, %r9, 16;
+  and.b32 %r9, %r9, {DITHER - 1};
+  cvt.u64.u32 %rd9, %r9;
+  mov.u64 %rd8, %clock64;
+DITHER:
+  mov.u64 %rd14, %clock64;
+  sub.u64 %rd14, %rd14, %rd8;
+  setp.lt.u64 %p1, %rd14, %rd9;
+  @%p1 bra DITHER;
   mov.u64 %rd5, %globaltimer;
   st.volatile.shared.u64 [%r5], %rd5;
   st.volatile.u64 [%rd1], %rd6;
@@ -161,12 +189,11 @@ END:
 """
 """Both sides. A message is the round's number, and below it, in an answer, the low half of the answerer's timer; its
 upper half and ``note`` go to the asker before. Each timer is stored, or its reading branched to, so that it cannot be
-read on the wrong side of a message. The page gets 1 + rounds played, last of all, the answerer's first timer, its note,
-and (timer before, low half of the answerer's, timer after) of each round."""
-PAGE_WORDS = 3 + 3 * ROUNDS
+read on the wrong side of a message. Each asking CTA has a section of the page, which gets 1 + rounds played, last of
+all, the answerer's first timer, its note, and (timer before, low half of the answerer's, timer after) of each round."""
 
 Rows = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
-"""Asker's timer before, answerer's timer, asker's timer after, of each round; ns."""
+"""Asker's timer before, answerer's timer, asker's timer after, of each round of all ways; ns."""
 
 
 @dataclass(frozen=True)
@@ -196,7 +223,7 @@ def pair(rows: Rows, least_ns: int = 0) -> PeerPair | None:
     trip = int((after - before).min())
     least = min(least_ns, int(LEAST_SHARE * trip))
     step = max(TIMER_STEP_NS, math.gcd(*map(int, np.concatenate(rows))))
-    middle = (int(before[0]) + int(after[-1])) // 2
+    middle = (int(before.min()) + int(after.max())) // 2
     apart = APART * np.maximum(np.abs(before - middle), np.abs(after - middle))
     low = float((before - answer - step + least - apart).max())
     high = float((after - answer + step - least + apart).min())
@@ -217,12 +244,15 @@ def least_flight(rows: Rows) -> int:
 
 
 def read_page(page: NDArray[np.uint64]) -> Rows:
-    """What the asker told."""
-    count = int(page[0]) - 1
-    words = page[3 : 3 + 3 * count].astype(np.int64).reshape(count, 3)
-    begin = int(page[1])
-    answer = begin + ((words[:, 1] - begin) & 0xFFFFFFFF)
-    return words[:, 0], answer, words[:, 2]
+    """What the askers told."""
+    parts = []
+    for section in page.reshape(WAYS, SECTION_WORDS):
+        count = max(int(section[0]) - 1, 0)
+        words = section[3 : 3 + 3 * count].astype(np.int64).reshape(count, 3)
+        begin = int(section[1])
+        parts.append((words[:, 0], begin + ((words[:, 1] - begin) & 0xFFFFFFFF), words[:, 2]))
+    before, answer, after = (np.concatenate(column) for column in zip(*parts))
+    return before, answer, after
 
 
 class PeerClock:
@@ -240,7 +270,7 @@ class PeerClock:
         self._kernel = OwnKernel(context, PTX, KERNEL, 8 * PAGE_WORDS)
         words = (ctypes.c_uint64 * PAGE_WORDS).from_address(self._kernel.page)
         self._page: NDArray[np.uint64] = np.ctypeslib.as_array(words)
-        self._told = ctypes.c_uint64.from_address(self._kernel.page)
+        self._told = self._page.reshape(WAYS, SECTION_WORDS)[:, 0]
 
     @property
     def context(self) -> Any:
@@ -255,41 +285,53 @@ class PeerClock:
         """Nothing of an earlier measurement still waits for its turn."""
         return self._kernel.idle()
 
-    def ask(self, asker: int, answerer: int, tag: int, *, rounds: int = ROUNDS, alone: bool = False) -> None:
-        """Starts the asker's side, of which ``rows`` tells; the mailboxes are given as this device sees them.
-        ``alone``: and the answerer's, on this device too."""
-        self._page[:3] = 0
-        self._launch(2 if alone else 1, asker, answerer, ASK, tag, rounds, 0)
+    def gone(self) -> bool:
+        """The same, or it has ended soon."""
+        deadline = time.monotonic() + ENDS_S
+        while not self.idle():
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(LOOK_S)
+        return True
 
-    def answer(self, asker: int, answerer: int, tag: int, *, rounds: int = ROUNDS, note: int = 0) -> None:
+    def ask(self, asker: int, answerer: int, tag: int, *, alone: bool = False) -> None:
+        """Starts the asker's side, of which ``rows`` tells; the mailboxes are given as this device sees them.
+        ``alone``: and the answerer's, on this device too. Only where the clock is idle."""
+        self._told[:] = 0
+        self._launch(2 * WAYS if alone else WAYS, asker, answerer, ASK, tag, 0)
+
+    def answer(self, asker: int, answerer: int, tag: int, *, note: int = 0) -> None:
         """Starts the answerer's side. ``note``: a number for the asker."""
-        self._launch(1, asker, answerer, ANSWER, tag, rounds, note)
+        self._launch(WAYS, asker, answerer, ANSWER, tag, note)
 
     def rows(self, patience_s: float = PATIENCE_S) -> tuple[Rows, int] | None:
-        """(what the asker saw, the answerer's note), once its side has ended; None where it has not in time."""
+        """(what the askers saw, the answerer's note), once all have ended; at the end of patience, of those that have.
+        None where no way was played."""
         deadline = time.monotonic() + patience_s
-        while not self._told.value:
-            if time.monotonic() > deadline:
-                return None
+        while not self._told.all() and time.monotonic() < deadline:
             time.sleep(LOOK_S)
-        return read_page(self._page.copy()), int(self._page[2])
+        page = self._page.copy()
+        sections = page.reshape(WAYS, SECTION_WORDS)
+        played = sections[sections[:, 0] > 1]
+        return (read_page(page), int(played[:, 2].min())) if len(played) else None
 
     def least(self) -> int:
         """What a flag takes on this device at least, ns, by all measurements so far and another now; 0 where unknown.
         """
-        self._tag += TAG_ROUNDS
-        last = wire.MAILBOX_COUNT - 1
-        self.ask(self.mailbox(last), self.mailbox(last - 1), self._tag & 0xFFFFFFFF, rounds=LOCAL_ROUNDS, alone=True)
-        told = self.rows()
-        found = least_flight(told[0]) if told is not None else 0
-        if found:
-            self._least = found if self._least is None else min(found, self._least)
+        if self.gone():
+            self._tag += TAG_ROUNDS
+            last = wire.MAILBOX_COUNT - 1
+            self.ask(self.mailbox(last), self.mailbox(last - 1), self._tag & 0xFFFFFFFF, alone=True)
+            told = self.rows()
+            found = least_flight(told[0]) if told is not None else 0
+            if found:
+                self._least = found if self._least is None else min(found, self._least)
         return self._least or 0
 
-    def _launch(self, ctas: int, asker: int, answerer: int, role: int, tag: int, rounds: int, note: int) -> None:
+    def _launch(self, ctas: int, asker: int, answerer: int, role: int, tag: int, note: int) -> None:
         page = self._kernel.page_on_device
         words: list[Any] = [ctypes.c_uint64(x) for x in (asker, answerer, page, MEETING_NS, note)]
-        self._kernel.launch(*words, *map(ctypes.c_uint32, (role, tag, rounds)), ctas=ctas)
+        self._kernel.launch(*words, *map(ctypes.c_uint32, (role, tag, ROUNDS)), ctas=ctas)
 
 
 class DevicePair:
@@ -306,16 +348,13 @@ class DevicePair:
         with self._asker.busy, self._answerer.busy:
             if not (self._asker.idle() and self._answerer.idle()):
                 return None
-            least = min(self._asker.least(), self._answerer.least())
-            if not (self._asker.idle() and self._answerer.idle()):
-                return None
             self._tag = (self._tag + TAG_ROUNDS) & 0xFFFFFFFF
             self._answerer.answer(*self._mailboxes, self._tag)
             self._asker.ask(*self._mailboxes, self._tag)
             told = self._asker.rows(patience_s)
             if told is None:
                 return None
-            return pair(told[0], min(least, self._asker.least(), self._answerer.least()))
+            return pair(told[0], min(self._asker.least(), self._answerer.least()))
 
 
 class SharedMailboxes:

@@ -36,8 +36,6 @@ SPARSE_AFTER = 1024
 """After so many comparisons the period of a pair of devices is doubled, and again after as many."""
 MEETING_S = 0.02
 """So long hub and asker wait for each other on the host."""
-ENDS_S = 0.01
-"""So long the hub waits for an answering kernel to be gone."""
 LOOK_S = 100e-6
 MOST_PEERS = wire.MAILBOX_COUNT - 4
 """Of a host: the last mailboxes are for ping-pongs within a device."""
@@ -264,7 +262,7 @@ class PeerLog:
         least = clock.least()
         for place, asker in enumerate(askers):
             there = self._mailbox(clock, asker.offer, place)
-            if there is None or not _gone(clock):
+            if there is None or not clock.gone():
                 continue
             if meeting.meet(asker.directory, place, tag, MEETING_S):
                 clock.answer(there, clock.mailbox(place), tag, note=least)
@@ -276,14 +274,13 @@ class PeerLog:
         there = self._mailbox(clock, hub.offer, place)
         if tick % seldom or there is None or not clock.idle():
             return
-        least = clock.least()
-        if not _gone(clock) or not meeting.meet(hub.directory, place, tag, MEETING_S * (place + 2)):
+        if not meeting.meet(hub.directory, place, tag, MEETING_S * (place + 2)):
             return
         clock.ask(clock.mailbox(place), there, tag)
         told = clock.rows()
         if told is not None:
             rows, note = told
-            self._write(own, hub.offer.uuid, peer_clocks.pair(rows, min(least, note, clock.least())))
+            self._write(own, hub.offer.uuid, peer_clocks.pair(rows, min(note, clock.least())))
 
     def _mailbox(self, clock: PeerClock, offer: Offer, place: int) -> int | None:
         """Address of a mailbox of another process's device, as this one sees it; None where it does not."""
@@ -296,13 +293,3 @@ class PeerLog:
                 log("info", f"the GPU of process {offer.pid} is compared through the host only: {e}")
         control = self._mailboxes[offer.handle]
         return None if control is None else control + wire.MAILBOXES_OFFSET + place * wire.MAILBOX_BYTES
-
-
-def _gone(clock: PeerClock) -> bool:
-    """Whether the clock's last kernel has ended, or does so soon."""
-    deadline = time.monotonic() + ENDS_S
-    while not clock.idle():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(LOOK_S)
-    return True

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import importlib
 import inspect
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -15,12 +18,13 @@ pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
 import auto_kernels
 import cutlass
 import cutlass.cute as cute
+import cutlass.utils
 from cutlass import pipeline
 from dsl_build import build, tensor
 
 import warptrace
 from warptrace import UsageError, registry
-from warptrace.frontends.cute import dsl
+from warptrace.frontends.cute import auto, dsl
 from warptrace.runtime.options import AUTO_DEFAULT, AUTO_GROUPS, RuntimeOptions
 from warptrace.wire import EventKind, PayloadType
 
@@ -159,6 +163,88 @@ def test_every_pipeline_class_is_wrapped():
     assert len(methods) >= 20
     for owner, method in methods:
         assert vars(getattr(pipeline, owner))[method].__globals__["__name__"] == "cutlass.warptrace", (owner, method)
+
+
+TELLING = re.compile(
+    "acquire|wait|commit|release|tail|arrive|sync|barrier|clc_query|alloc_tmem|copy|gemm|atom_call|work"
+)
+"""Names of what may hold a warp up, or hand something on."""
+NO_RANGES = {
+    "cutlass.pipeline": {
+        # made of the pipelines' own methods, after which their ranges are called
+        "PipelineProducer.acquire", "PipelineProducer.acquire_and_advance", "PipelineProducer.try_acquire",
+        "PipelineProducer.commit", "PipelineProducer.tail", "PipelineConsumer.wait",
+        "PipelineConsumer.wait_and_advance", "PipelineConsumer.try_wait", "PipelineConsumer.release",
+        # abstract, or made of functions of cute.arch, which have ranges
+        "SyncObject.arrive", "SyncObject.wait", "SyncObject.arrive_and_wait", "SyncObject.arrive_and_drop",
+        "MbarrierArray.arrive_mbarrier", "MbarrierArray.arrive_cp_async_mbarrier", "MbarrierArray.arrive_tcgen05mma",
+        "MbarrierArray.arrive_and_expect_tx", "MbarrierArray.arrive_and_expect_tx_with_dst", "MbarrierArray.try_wait",
+        # not implemented, or an instruction that neither waits nor hands on
+        "MbarrierArray.arrive_and_drop", "NamedBarrier.arrive_and_drop", "TmaStoreFence.arrive_and_drop",
+        "TmaStoreFence.arrive",
+        # a look, not a wait: a loop of them would be all there is in a trace
+        "MbarrierArray.test_wait",
+        # about the object, not the barrier
+        "NamedBarrier.get_barrier", "MbarrierArray.get_barrier", "TmaStoreFence.get_barrier", "SyncObject.get_barrier",
+        "MbarrierArray.mbarrier_init", "PipelineAsync.consumer_get_barrier", "PipelineAsync.producer_get_barrier",
+        "PipelineClcFetchAsync.consumer_get_barrier", "PipelineClcFetchAsync.producer_get_barrier",
+        "PipelineOrder.get_barrier_for_current_stage_idx", "PipelineTmaAsync.init_empty_barrier_arrive_signal",
+        "alloc_reserved_mbarrier",
+    },
+    "cutlass.cute.arch": {
+        "mbarrier_expect_tx", "mbarrier_init", "mbarrier_init_fence", "mbarrier_test_wait",
+        "sync_warp", "match_sync", "vote_all_sync", "vote_any_sync", "vote_ballot_sync", "vote_sync_op",
+        "vote_uni_sync", "shuffle_sync", "shuffle_sync_bfly", "shuffle_sync_down", "shuffle_sync_op", "shuffle_sync_up",
+        "warp_redux_sync", "fence_view_async_shared", "fence_view_async_tmem_op", "dealloc_tmem",
+        "relinquish_tmem_alloc_permit", "get_max_tmem_alloc_cols", "get_min_tmem_alloc_cols",
+        "is_tmem_allocation_exclusive",
+    },
+    "cutlass.cute": {
+        "make_copy_atom", "make_cotiled_copy", "make_tiled_copy", "make_tiled_copy_A", "make_tiled_copy_B",
+        "make_tiled_copy_C", "make_tiled_copy_C_atom", "make_tiled_copy_D", "make_tiled_copy_S", "make_tiled_copy_tv",
+        "copysign",
+    },
+    "cutlass.cute.nvgpu.warpgroup": set(),
+    "cutlass.cute.nvgpu.tcgen05": {
+        "get_tmem_copy_properties", "make_s2t_copy", "make_tmem_copy",
+    },
+}  # fmt: skip
+"""What has such a name and no range, on purpose."""
+
+
+@pytest.mark.parametrize("module", sorted(NO_RANGES))
+def test_a_building_block_that_the_dsl_adds_is_noticed(module):
+    """Whatever the installed DSL has of such names is in the table of ``--auto``, or named here."""
+    found, has_range = set(), set()
+    for name, value in vars(importlib.import_module(module)).items():
+        if name.startswith("_"):
+            continue
+        if inspect.isclass(value) and value.__module__.startswith("cutlass.pipeline"):
+            found |= {f"{value.__name__}.{m}" for m, f in vars(value).items() if inspect.isfunction(f) and m[0] != "_"}
+        elif inspect.isfunction(value) or isinstance(value, functools.partial):
+            found.add(name)
+    for block in auto.TABLE:
+        if block.module == module:
+            wanted = block.name.replace("*.", ".")
+            has_range |= {name for name in found if name == wanted or (wanted[0] == "." and name.endswith(wanted))}
+    telling = {name for name in found if TELLING.search(name.rpartition(".")[2])}
+    assert telling - has_range - NO_RANGES[module] == set()
+
+
+def test_every_tile_scheduler_is_wrapped():
+    dsl.instrument(AUTO_GROUPS)
+    steps = ("initial_work_tile_info", "get_current_work", "advance_to_next_work")
+    wrapped = [
+        (name, step)
+        for name, found in vars(cutlass.utils).items()
+        for step in steps
+        if inspect.isclass(found) and step in vars(found)
+    ]
+    assert {name for name, _ in wrapped} >= {
+        "StaticPersistentTileScheduler", "StaticPersistentGroupTileScheduler", "ClcDynamicPersistentTileScheduler",
+    }  # fmt: skip
+    for name, step in wrapped:
+        assert vars(getattr(cutlass.utils, name))[step].__globals__["__name__"] == "cutlass.warptrace", (name, step)
 
 
 @pytest.mark.parametrize(("groups", "names"), [(("mma",), 0), (("waits",), 2), ((), 0)])

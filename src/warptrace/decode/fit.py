@@ -88,14 +88,11 @@ def fit_offset(machine: str, pairs: Pairs) -> Offset:
 
 def _rates(x: F64, y: F64, u: F64) -> tuple[float, float]:
     """(least, most) constant rate that the pairs allow; the least is larger where there is none."""
-    least, most = -DRIFT, DRIFT
-    for i in range(len(x) - 1):
-        span = x[i + 1 :] - x[i]
-        change, doubt = y[i + 1 :] - y[i], u[i + 1 :] + u[i]
-        far = span > 0
-        least = max(least, float(((change - doubt)[far] / span[far]).max(initial=-DRIFT)))
-        most = min(most, float(((change + doubt)[far] / span[far]).min(initial=DRIFT)))
-    return least, most
+    first, second = np.nonzero(x[:, None] < x[None, :])
+    span, doubt = x[second] - x[first], u[second] + u[first]
+    change = y[second] - y[first]
+    least = float(((change - doubt) / span).max(initial=-DRIFT))
+    return least, float(((change + doubt) / span).min(initial=DRIFT))
 
 
 def _thinned(pairs: Pairs) -> Pairs:

@@ -12,7 +12,7 @@ value within what is certain.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -28,8 +28,8 @@ SLEW = 2.5e-7
 """Most that the rate of one GPU's timer against another's changes in a second, as a share: a quartz that warms."""
 LAST_PAIRS = 16
 """Of so many pairs the rate at an end is taken."""
-NEAR_PAIRS = 4
-"""So many pairs before and behind one narrow what it allows."""
+NEAR_PAIRS = 2
+"""So many pairs before and behind one narrow what it allows; farther ones may have bent away."""
 ASYMMETRY = 0.25
 """The assumption that figures called symmetric rest on: the least flights of a flag from one GPU to the other and back
 differ by no more than this share of their mean."""
@@ -181,27 +181,39 @@ class Difference:
         return Difference(self.base, least, most), int(apart.sum())
 
 
+_Row = tuple[int, int, float, float]
+"""Own timer, the other's, the uncertainty, that if both ways are alike."""
+
+
 @dataclass(frozen=True)
 class Links:
-    """All direct comparisons, by the GPU whose time is asked with and the one whose timer is wanted."""
+    """All direct comparisons, by the GPU whose time is asked with and the one whose timer is wanted. Those on the way
+    to some GPU are fitted when it is asked for."""
 
-    by_pair: Mapping[tuple[Name, Name], Link]
+    rows: Mapping[tuple[Name, Name], Sequence[_Row]]
+    _made: dict[tuple[Name, Name], Link] = field(default_factory=dict)
 
     def names(self) -> set[Name]:
         """GPUs that were compared with another."""
-        return {name for name, _ in self.by_pair}
+        return {name for name, _ in self.rows}
+
+    def link(self, start: Name, end: Name) -> Link:
+        """What the comparisons of two GPUs say of the timer of ``end``, at times of ``start``."""
+        if (start, end) not in self._made:
+            self._made[start, end] = _link(self.rows[start, end])
+        return self._made[start, end]
 
     def paths(self, target: Name) -> dict[Name, list[Link]]:
         """From each GPU that comparisons connect with ``target`` the fewest of them that lead there."""
-        near: dict[Name, list[tuple[Name, Link]]] = {}
-        for (start, end), link in self.by_pair.items():
-            near.setdefault(end, []).append((start, link))
+        near: dict[Name, list[Name]] = {}
+        for start, end in self.rows:
+            near.setdefault(end, []).append(start)
         found: dict[Name, list[Link]] = {target: []}
         waiting = [target]
         for name in waiting:  # grows
-            for start, link in near.get(name, ()):
+            for start in near.get(name, ()):
                 if start not in found:
-                    found[start] = [link, *found[name]]
+                    found[start] = [self.link(start, name), *found[name]]
                     waiting.append(start)
         return found
 
@@ -230,11 +242,7 @@ def find_links(captures: Sequence[Capture], name: Callable[[int, int], Name], ma
             doubts = float(doubt), symmetric_uncertainty(one)
             rows.setdefault((own, peer), []).append((int(here), int(there), *doubts))
             rows.setdefault((peer, own), []).append((int(there), int(here), *doubts))
-    return Links({key: _link(found) for key, found in rows.items() if key[0] != key[1]})
-
-
-_Row = tuple[int, int, float, float]
-"""Own timer, the other's, the uncertainty, that if both ways are alike."""
+    return Links({key: found for key, found in rows.items() if key[0] != key[1]})
 
 
 def symmetric_uncertainty(pair: Mapping[str, Any]) -> float:

@@ -272,8 +272,7 @@ def test_hosts_apart_keep_their_hubs(tmp_path: Path) -> None:
 
 # ------------------------------------------------------------------------------------------------------- simulation
 def simulated(ranks: int, per_host: int, seed: int) -> tuple[Any, np.ndarray, np.ndarray]:
-    """(alignment, error of the shifts of some records, their stated uncertainties (2, records): for certain, and if both
-    ways are alike).
+    """(alignment, error of the shifts of some records, what they may be off: for certain, if both ways are alike).
 
     Every rank has a GPU whose timer is off by up to 1 s, drifts by up to 10 ppm and bends. A run of 60 s, a host pair
     every 10 s, good to 1 us, hosts apart by up to 0.4 ms, a direct pair with its host's first GPU every second, good to

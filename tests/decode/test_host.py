@@ -120,6 +120,19 @@ def test_calls_know_the_ranges_around_them(spans: list[tuple[int, int, int]], ti
         assert call["within"] == around
 
 
+def test_what_is_far_from_a_comparison_is_less_sure(tmp_path: Path) -> None:
+    """The devices' clock may drift by 50 ppm: a second before the first pair that is 50 us, right after it nothing."""
+    far = [["range", "nvtx", "setup", at(-(10**9)), at(-(10**6)), ME], ["launch", "k", at(500), ME, 0, 0]]
+    trace = recorded(tmp_path / "c", far, launches=1)
+    (host,) = trace.meta["host"]
+    (setup,), (call,) = host["ranges"], host["launches"]
+    assert 100 <= call["uncertainty_ns"] < 300 < 10_000 < setup["uncertainty_ns"] == host["uncertainty_ns"]
+    (row,) = reports.build(trace).host.calls  # type: ignore[union-attr]
+    assert row.uncertainty_ns == call["uncertainty_ns"]
+    facts = {s.name: s.facts["clock_uncertainty_ns"] for t in host_tracks(trace) for s in t.slices}
+    assert facts == {"setup": setup["uncertainty_ns"], "launch k": call["uncertainty_ns"]}
+
+
 def test_numbers_that_do_not_agree_are_not_guessed(tmp_path: Path) -> None:
     trace = recorded(tmp_path / "c", [*SIDE, ["lost", 3]], launches=3)
     assert [c["launch"] for c in trace.meta["host"][0]["launches"]] == [None, None, None]
@@ -230,7 +243,10 @@ def test_tables(tmp_path: Path) -> None:
     assert calls[0]["start_after_ns"] == trace.launches[0].start_ns - calls[0]["ns"] > 0
     assert (calls[2]["start_after_ns"], calls[2]["unix_ns"]) == (None, at(1960))
     assert {c["kernel_id"] for c in calls} == {trace.launches[0].kernel_id}
-    assert {r["clock_uncertainty_ns"] for r in ranges + calls} == {host["uncertainty_ns"]}
+    doubts = [row["clock_uncertainty_ns"] for row in ranges + calls]
+    items = [*host["ranges"][:2], *host["marks"], *host["ranges"][2:], *host["launches"]]
+    assert doubts == [item["uncertainty_ns"] for item in items]
+    assert max(doubts) == host["uncertainty_ns"]
 
 
 def test_tables_without_a_timeline_or_a_host(tmp_path: Path) -> None:

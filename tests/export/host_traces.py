@@ -23,18 +23,19 @@ def side(
     """One process's entry of ``Trace.meta["host"]``. ``calls``: when, and which launch."""
     ranges = [
         {"source": source, "name": name, "thread": thread, "begin_ns": begin, "end_ns": end, "open": False,
-         "begin_unix_ns": UNIX + begin, "end_unix_ns": UNIX + end}
+         "uncertainty_ns": 900.0, "begin_unix_ns": UNIX + begin, "end_unix_ns": UNIX + end}
         for source, name, begin, end in sorted(spans, key=lambda s: (s[2], -(s[3] or 0)))
         if end is not None
     ]  # fmt: skip
     marks = [
-        {"source": source, "name": name, "thread": thread, "ns": begin, "unix_ns": UNIX + begin}
+        {"source": source, "name": name, "thread": thread, "ns": begin, "unix_ns": UNIX + begin,
+         "uncertainty_ns": 900.0}
         for source, name, begin, end in spans
         if end is None
-    ]
+    ]  # fmt: skip
     launches = [
         {"kernel_id": f"{99:016x}", "thread": thread, "device": 0, "ns": at, "unix_ns": UNIX + at, "launch": launch,
-         "captured": launch is None}
+         "captured": launch is None, "uncertainty_ns": 900.0}
         for at, launch in calls
     ]  # fmt: skip
     name_ranges(launches, ranges)

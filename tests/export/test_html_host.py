@@ -16,7 +16,7 @@ from warptrace.export.html import host, write_html
 from warptrace.export.html.host import host_side
 from warptrace.trace import Trace
 
-COLUMNS = ("track", "row", "name", "within", "start_ns", "ns", "launch", "ended")
+COLUMNS = ("track", "row", "name", "within", "start_ns", "ns", "launch", "ended", "doubt")
 
 
 def slices(trace: Trace, folder: Path) -> tuple[list[tuple[Any, ...]], dict[str, Any]]:
@@ -28,7 +28,7 @@ def slices(trace: Trace, folder: Path) -> tuple[list[tuple[Any, ...]], dict[str,
     names, tracks = facts["names"], [track["name"] for track in facts["tracks"]]
     found = [
         (tracks[track], row, names[name], names[within], start, ns, launch)
-        for track, row, name, within, start, ns, launch, _ in zip(*columns.values(), strict=True)
+        for track, row, name, within, start, ns, launch, *_ in zip(*columns.values(), strict=True)
     ]
     return found, facts
 
@@ -44,7 +44,7 @@ def test_every_range_and_call_is_in_the_page(tmp_path: Path) -> None:
         ("MainThread: NVTX", 1, "forward", "", 7_000, 2_000, -1),
         ("MainThread: record_function", 0, "epoch", "", 1_000, 29_000, -1),
     ]
-    assert [track["uncertainty_ns"] for track in facts["tracks"]] == [900.0] * 3
+    assert Page(tmp_path / "page.html").column("host.doubt").tolist() == [900] * 7
     assert (facts["slices"], facts["slices_of"]) == (7, 7)
     assert {one["name"]: (one["count"], one["launches"]) for one in facts["ranges"]} == {
         "epoch": (1, 2), "step 0": (1, 1), "step 1": (1, 1), "forward": (1, 1),

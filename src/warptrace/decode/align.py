@@ -180,16 +180,16 @@ class Alignment:
     def of_host(self, unix_ns: int, machine: str) -> tuple[int, float] | None:
         """(ns of the timeline, how far that may be off) at a Unix time of a machine; None where nothing is known."""
         found = self.of_host_times(np.array([unix_ns], np.int64), machine)
-        return None if found is None else (int(found[0][0]), found[1])
+        return None if found is None else (int(found[0][0]), float(found[1][0]))
 
-    def of_host_times(self, unix_ns: I64, machine: str) -> tuple[I64, float] | None:
-        """The same of (n,) times: how far the worst of them may be off."""
+    def of_host_times(self, unix_ns: I64, machine: str) -> tuple[I64, F64] | None:
+        """The same of (n,) times."""
         reference = self._reference()
         if reference is None:
             return None
         time = unix_ns - reference.at_time(unix_ns - reference.base)
         far = self.doubt.get("" if machine == reference.machine else machine)
-        return None if far is None else (time, float(reference.uncertainty(time).max(initial=0)) + far)
+        return None if far is None else (time, reference.uncertainty(time) + far)
 
     def _reference(self) -> Offset | None:
         return None if self.reference is None else self.offsets.get(self.reference)

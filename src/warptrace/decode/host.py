@@ -20,7 +20,8 @@ def host_facts(
 ) -> tuple[list[Facts], list[Problem]]:
     """For ``Trace.meta["host"]``: one a process that recorded its host's side, with ``threads`` (names by number),
     ``ranges``, ``marks``, ``launches`` and ``lost_launches``, in order of begin. Times are Unix times, and ns of the
-    trace's timeline good to ``uncertainty_ns``; None where host and device clocks were not compared.
+    trace's timeline good to the ``uncertainty_ns`` of the item, that of the process being the worst; None where host
+    and device clocks were not compared. It grows with the time from the nearest comparison.
 
     ``within`` of a launch: names of the ranges of its thread that were open at the call, outermost first.
 
@@ -58,13 +59,12 @@ def _of_process(
                 {"source": source, "name": name, "thread": thread, "begin_unix_ns": begin,
                  "end_unix_ns": max(begin, end), "open": kind == "open"}
             )  # fmt: skip
-    doubts = [
-        _place(rows, name, capture, alignment, epoch_ns)
-        for rows in (ranges, marks, calls)
-        for name in ("unix_ns", "begin_unix_ns", "end_unix_ns")
-        if rows and name in rows[0]
-    ]
-    known = [doubt for doubt in doubts if doubt is not None]
+    for rows in (ranges, marks, calls):
+        for name in ("unix_ns", "begin_unix_ns", "end_unix_ns"):
+            if rows and name in rows[0]:
+                _place(rows, name, capture, alignment, epoch_ns)
+    items = [*ranges, *marks, *calls]
+    known = [item["uncertainty_ns"] for item in items if item["uncertainty_ns"] is not None]
     unpaired = _pair(process, calls, launches)
     for call in calls:
         del call["word"]
@@ -82,13 +82,14 @@ def _of_process(
     }, unpaired
 
 
-def _place(rows: list[Facts], name: str, capture: Capture, alignment: Alignment, epoch_ns: int) -> float | None:
-    """Gives the rows the times of the timeline beside their Unix times; returns how far these may be off."""
+def _place(rows: list[Facts], name: str, capture: Capture, alignment: Alignment, epoch_ns: int) -> None:
+    """Gives the rows the times of the timeline beside their Unix times, and how far the worst of a row may be off."""
     found = alignment.of_host_times(np.array([row[name] for row in rows], np.int64), machine(capture))
     times = [None] * len(rows) if found is None else (found[0] - epoch_ns).tolist()
-    for row, time in zip(rows, times, strict=True):
+    doubts = [None] * len(rows) if found is None else found[1].tolist()
+    for row, time, doubt in zip(rows, times, doubts, strict=True):
         row[name.replace("unix_", "")] = time
-    return None if found is None else found[1]
+        row["uncertainty_ns"] = doubt if doubt is None else max(doubt, row.get("uncertainty_ns", 0.0))
 
 
 def _pair(process: int, calls: list[Facts], launches: Sequence[Launch]) -> int:

@@ -88,8 +88,7 @@ def host_rows(trace: Trace, table: str) -> list[dict[str, Any]]:
     """Rows of one of FIELDS: ranges and marks by begin, or launch calls, process by process."""
     kernels = {f"{one.kernel_id:016x}": one.kernel for one in trace.launches}
     return [
-        {**row, "process": facts["process"], "uncertainty_ns": facts["uncertainty_ns"],
-         "thread_name": facts["threads"].get(row["thread"]), "kernels": kernels}
+        {**row, "process": facts["process"], "thread_name": facts["threads"].get(row["thread"]), "kernels": kernels}
         for facts in trace.meta.get("host", ())
         for row in (_ranges(facts) if table == "host_ranges" else facts["launches"])
     ]  # fmt: skip

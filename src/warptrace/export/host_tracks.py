@@ -39,34 +39,38 @@ def host_tracks(trace: Trace) -> list[HostTrack]:
 
 
 def _of(trace: Trace, facts: dict[str, Any]) -> Iterator[HostTrack]:
-    process, doubt = facts["process"], float(facts["uncertainty_ns"])
+    process = facts["process"]
     threads = facts["threads"]
     numbers = dict.fromkeys(r["thread"] for name in ("launches", "ranges", "marks") for r in facts[name])
     for thread in numbers:
         who = threads.get(thread, f"thread {thread:#x}")
         calls = [c for c in facts["launches"] if c["thread"] == thread]
         if calls:
-            yield HostTrack(process, f"{who}: launches", tuple(_call(trace, c, doubt) for c in calls))
+            yield HostTrack(process, f"{who}: launches", tuple(_call(trace, c) for c in calls))
         for source, title in SOURCES.items():
             mine = [r for r in facts["ranges"] if (r["thread"], r["source"]) == (thread, source)]
             marks = [m for m in facts["marks"] if (m["thread"], m["source"]) == (thread, source)]
             lanes = list(lanes_of([(r["begin_ns"], r["end_ns"]) for r in mine]))
             for lane in range(max([-1, *lanes]) + 1 or bool(marks)):
-                some = [_range(r, doubt) for r, at in zip(mine, lanes, strict=True) if at == lane]
+                some = [_range(r) for r, at in zip(mine, lanes, strict=True) if at == lane]
                 if lane == 0:
-                    some += [Slice(m["name"], m["ns"], None, {"clock_uncertainty_ns": doubt}) for m in marks]
+                    some += [Slice(m["name"], m["ns"], None, _doubt(m)) for m in marks]
                     some.sort(key=lambda s: s.begin_ns)
                 yield HostTrack(process, f"{who}: {title}" + (f" ({lane + 1})" if lane else ""), tuple(some))
 
 
-def _range(facts: dict[str, Any], doubt: float) -> Slice:
+def _doubt(facts: dict[str, Any]) -> dict[str, Fact]:
+    return {"clock_uncertainty_ns": float(facts["uncertainty_ns"])}
+
+
+def _range(facts: dict[str, Any]) -> Slice:
     more: dict[str, Fact] = {"ended": False} if facts["open"] else {}
-    return Slice(facts["name"], facts["begin_ns"], facts["end_ns"], {"clock_uncertainty_ns": doubt, **more})
+    return Slice(facts["name"], facts["begin_ns"], facts["end_ns"], {**_doubt(facts), **more})
 
 
-def _call(trace: Trace, facts: dict[str, Any], doubt: float) -> Slice:
+def _call(trace: Trace, facts: dict[str, Any]) -> Slice:
     index = facts["launch"]
-    more: dict[str, Fact] = {"clock_uncertainty_ns": doubt}
+    more = _doubt(facts)
     if facts["within"]:
         more["within"] = " > ".join(facts["within"])
     if index is None:

@@ -25,7 +25,7 @@ class RangeRow:
 @dataclass(frozen=True)
 class CallRow:
     """Launch calls of a kernel, and the time from a call to the start of its launch where both are known (``paired``);
-    None where of no call. Good to ``uncertainty_ns``."""
+    None where of no call. Good to ``uncertainty_ns``, of the worst of these calls."""
 
     pid: int
     kernel: str
@@ -77,15 +77,13 @@ def _calls(trace: Trace, facts: dict[str, Any]) -> list[CallRow]:
         groups.setdefault(call["kernel_id"], []).append(call)
     rows = []
     for kernel, calls in groups.items():
-        waits = [
-            trace.launches[c["launch"]].start_ns - c["ns"]
-            for c in calls
-            if c["launch"] is not None and c["ns"] is not None
-        ]
+        known = [c for c in calls if c["launch"] is not None and c["ns"] is not None]
+        waits = [trace.launches[c["launch"]].start_ns - c["ns"] for c in known]
+        doubt = max((c["uncertainty_ns"] for c in known), default=facts["uncertainty_ns"])
         rows.append(
             CallRow(
                 trace.processes[facts["process"]].pid, names.get(kernel, kernel), len(calls), len(waits),
-                round(median(waits)) if waits else None, max(waits, default=None), facts["uncertainty_ns"],
+                round(median(waits)) if waits else None, max(waits, default=None), doubt,
             )
         )  # fmt: skip
     return rows

@@ -27,7 +27,8 @@ class HostSide:
     total: int
 
     def columns(self) -> Iterator[tuple[str, NDArray[Any], bool]]:
-        """``ns`` is -1 of a moment, ``launch`` -1 where it is of none; ``name`` and ``within`` index ``names()``."""
+        """``ns`` is -1 of a moment, ``launch`` -1 where it is of none; ``name`` and ``within`` index ``names()``.
+        ``doubt``: how far times may be off, in ns."""
         code = {name: number for number, name in enumerate(self.names())}
         some = [one for _, _, one in self.slices]
         values = {
@@ -39,6 +40,7 @@ class HostSide:
             "ns": [-1 if one.end_ns is None else one.end_ns - one.begin_ns for one in some],
             "launch": [-1 if one.launch is None else one.launch for one in some],
             "ended": [one.facts.get("ended", True) for one in some],
+            "doubt": [round(float(one.facts["clock_uncertainty_ns"])) for one in some],
         }
         for name, column in values.items():
             yield f"host.{name}", np.array(column, np.int64), name in ("track", "start_ns")
@@ -51,13 +53,9 @@ class HostSide:
         """What is no column; ``rows``: the report's figures. None where nothing of the host was recorded."""
         if rows is None:
             return None
-        doubt = {one["process"]: one["uncertainty_ns"] for one in trace.meta["host"]}
         several = len({track.process for track in self.tracks}) > 1
         tracks = [
-            {
-                "name": f"pid {trace.processes[one.process].pid}: {one.name}" if several else one.name,
-                "uncertainty_ns": doubt[one.process],
-            }
+            {"name": f"pid {trace.processes[one.process].pid}: {one.name}" if several else one.name}
             for one in self.tracks
         ]
         held = {"slices": len(self.slices), "slices_of": self.total}

@@ -74,7 +74,7 @@ function describeHost(model, i, low, painter) {
   facts.push([host.ns[i] >= 0 ? "start" : "time", exactly(host.start_ns[i] - low)], ["thread", track.name]);
   if (launch) facts.push(["launch", `${host.launch[i] + 1}, which began ${exactly(launch.start_ns - host.start_ns[i])} later`]);
   if (model.hostWithin(i)) facts.push(["within", model.hostWithin(i)]);
-  facts.push(["good to", exactly(Math.round(track.uncertainty_ns))]);
+  facts.push(["good to", exactly(host.doubt[i])]);
   return { title: model.hostName(i), colour: css(painter.host[host.name[i]]), facts };
 }
 

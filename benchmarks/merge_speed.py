@@ -105,7 +105,7 @@ def write_rank(folder: Path, rank: int, ranks: int, hosts: int, kernel: KernelRe
     for ns in PAIRS_NS:
         timers = (EPOCH_NS - behind_ns(r) + ns - ns * drift_ppm(r) // 1_000_000 for r in (rank, hub))
         if rank != hub:
-            writer.add_peer_clock(0, f"GPU-{hub:08x}", *timers, 250.0, 1000, 300)
+            writer.add_peer_clock(0, f"GPU-{hub:08x}", *timers, 250.0, 1000, 300, 960)
     writer.write_regions(0, [of_rank(image, rank) for image in images])
     writer.finish(ended_unix_ns=1)
 

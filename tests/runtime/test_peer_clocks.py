@@ -446,6 +446,36 @@ def test_devices_of_one_process_are_compared_at_once_and_at_the_end(
 
 
 @pytest.mark.usefixtures("fake_driver")
+def test_eight_devices_of_a_process_one_of_which_dies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All others are compared with the first, again and again; the dead one is asked once more and then left alone."""
+    tries: list[int] = []
+
+    def make(asker: tuple[int, Any], answerer: tuple[int, Any]) -> Callable[[float], PeerPair | None]:
+        assert answerer[0] == 0
+
+        def measure(patience_s: float) -> PeerPair | None:
+            tries.append(asker[0])
+            if asker[0] == 3 and tries.count(3) > 1:
+                raise driver.DriverError("cuStreamQuery", 700, "an illegal memory access was encountered")
+            return PeerPair(NOW + 1000 * asker[0], NOW, 240.0, 1000, 290, 960, 400)
+
+        return measure
+
+    monkeypatch.setattr(peers, "device_pair", make)
+    monkeypatch.setattr(peers, "PERIOD_NS", 3_600_000_000_000)
+    out = writer(tmp_path / "pid_1")
+    log = PeerLog(tmp_path / "pid_1", out, lambda: True)
+    monkeypatch.setattr(log, "_thread", threading.Thread())  # none of its own
+    for ordinal, uuid in enumerate("abcdefgh"):
+        log.add(ordinal, uuid, lambda: SimpleNamespace())  # type: ignore[arg-type,return-value]
+    for _ in range(3):
+        log.note()
+    pairs = [(one["device"], one["peer"], one["globaltimer_ns"] - one["peer_globaltimer_ns"]) for one in noted(out)]
+    assert sorted(pairs) == sorted([(k, "a", 1000 * k) for k in (1, 2, 4, 5, 6, 7)] * 3 + [(3, "a", 3000)])
+    assert tries.count(3) == 2
+
+
+@pytest.mark.usefixtures("fake_driver")
 def test_devices_that_do_not_see_each_other_are_left_to_the_host(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -25,10 +25,23 @@ SEEDS = (1, 2, 3)
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
 def test_case(case: Case) -> None:
     """Recorded events, the kernel's own results, and the same with other schedules: they must not depend on it."""
+    _skip_what_the_dsl_cannot(case)
     assert check(case, RUNNER.run(case)) == []
     for seed in SEEDS if case.divergent else ():
         assert check(case, RUNNER.run(case, seed=seed)) == []
     _check_sites()
+
+
+def _skip_what_the_dsl_cannot(case: Case) -> None:
+    """What an old DSL does not compile without events either: 4.6 pipelines no loop without a TMA copy."""
+    try:
+        RUNNER.kernels(case)
+    except Exception:
+        try:
+            RUNNER.kernels(case, events=False)
+        except Exception as alone:
+            pytest.skip(f"this DSL cannot compile it without events either: {type(alone).__name__}")
+        raise
 
 
 def _check_sites() -> None:

@@ -105,7 +105,7 @@ def options_parser() -> Parser:
     group.add_argument(
         "--peer-clocks",
         action=argparse.BooleanOptionalAction,
-        help="compare the timers of GPUs that see each other directly, every second (default: do)",
+        help="compare the timers of GPUs that see each other directly, every half second (default: do)",
     )
     group.add_argument(
         "--host-ranges",

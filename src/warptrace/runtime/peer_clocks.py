@@ -31,8 +31,8 @@ from .own_kernels import OwnKernel
 
 WAYS = wire.MAILBOX_WAYS
 """Pairs of CTAs that play at once."""
-ROUNDS = 64
-"""Of each."""
+ROUNDS = 32
+"""Of each: the longer CTAs stay, the more kernels of the program that fill an SM they hold up."""
 DITHER = 512
 """A round begins up to so many cycles late, so that messages come at any moment between two looks."""
 MEETING_NS = 4_000_000

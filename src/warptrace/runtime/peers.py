@@ -30,7 +30,7 @@ from .log import log
 from .offer import Offer, offers_in
 from .peer_clocks import LAST_PATIENCE_S, PATIENCE_S, TAG_ROUNDS, PeerClock, PeerPair, device_pair
 
-PERIOD_NS = 1_000_000_000
+PERIOD_NS = 500_000_000
 """From one comparison to the next. All processes look at multiples of it on CLOCK_MONOTONIC."""
 SPARSE_AFTER = 1024
 """After so many comparisons the period of a pair of devices is doubled, and again after as many."""
@@ -164,14 +164,15 @@ class PeerLog:
         elif len(self._devices) > 1:
             self._wake.set()
 
-    def note(self, patience_s: float = PATIENCE_S) -> None:
-        """Compares the devices of this process with each other now."""
+    def note(self, patience_s: float = PATIENCE_S, tick: int = 0) -> None:
+        """Compares the devices of this process with each other now. ``tick``: leaves out those whose turn it is not."""
         if len(self._devices) < 2:
             return
         with self._lock:
             first, *others = list(self._devices)
             for one in others:
-                self._note_pair(one, first, patience_s)
+                if self._turn(one, first.uuid, tick):
+                    self._note_pair(one, first, patience_s)
 
     def close(self) -> None:
         """The last comparison of this process's devices."""
@@ -194,15 +195,20 @@ class PeerLog:
                 self._wake.clear()
                 if self._ended or not self._recording():
                     continue
-                self.note()
+                tick = (time.monotonic_ns() + PERIOD_NS // 2) // PERIOD_NS
+                self.note(tick=0 if woken else tick)
                 if not woken and self._place is not None:
                     try:
-                        self._note_others((time.monotonic_ns() + PERIOD_NS // 2) // PERIOD_NS, self._place)
+                        self._note_others(tick, self._place)
                     except WarptraceError as e:  # its context is dead
                         self._place = None
                         log("info", f"this process is not compared with others any more: {e}")
         except Exception as e:  # the host's clock is left
             log("info", f"devices are not compared with each other any more: {e}")
+
+    def _turn(self, asker: _Device, peer: str, tick: int) -> bool:
+        """Whether two devices are compared now: seldom where they were often."""
+        return tick % (1 << self._counts.get((asker.ordinal, peer), 0) // SPARSE_AFTER) == 0
 
     def _note_pair(self, asker: _Device, answerer: _Device, patience_s: float) -> None:
         key = (asker.ordinal, answerer.ordinal)
@@ -270,9 +276,8 @@ class PeerLog:
     def _ask(
         self, own: _Device, clock: PeerClock, hub: Member, place: int, tag: int, tick: int, meeting: MeetingPlace
     ) -> None:
-        seldom = 1 << self._counts.get((own.ordinal, hub.offer.uuid), 0) // SPARSE_AFTER
         there = self._mailbox(clock, hub.offer, place)
-        if tick % seldom or there is None or not clock.idle():
+        if not self._turn(own, hub.offer.uuid, tick) or there is None or not clock.idle():
             return
         if not meeting.meet(hub.directory, place, tag, MEETING_S * (place + 2)):
             return

@@ -25,6 +25,7 @@ from dsl_build import build, tensor
 import warptrace
 from warptrace import UsageError, registry
 from warptrace.frontends.cute import auto, dsl
+from warptrace.report.waits import wait_flags
 from warptrace.runtime.options import AUTO_DEFAULT, AUTO_GROUPS, RuntimeOptions
 from warptrace.wire import EventKind, PayloadType
 
@@ -229,6 +230,13 @@ def test_a_building_block_that_the_dsl_adds_is_noticed(module):
             has_range |= {name for name in found if name == wanted or (wanted[0] == "." and name.endswith(wanted))}
     telling = {name for name in found if TELLING.search(name.rpartition(".")[2])}
     assert telling - has_range - NO_RANGES[module] == set()
+
+
+def test_the_report_knows_which_of_them_are_waits():
+    for block in auto.TABLE:
+        name = f"some_barrier.{block.name.rpartition('.')[2]}"
+        if block.group in ("waits", "barriers", "arrivals"):
+            assert wait_flags([name]) == (block.group != "arrivals",), block
 
 
 def test_every_tile_scheduler_is_wrapped():

@@ -80,6 +80,9 @@ def test_which_names_are_waits() -> None:
     assert [name for name, wait in zip(names, flags) if wait] == [
         "ab_wait", "waitFull", "WAIT", "sync2", "epi.barrier", "idle",
     ]  # fmt: skip
+    automatic = {"v.producer_tail": True, "tail": False, "epi_barrier.arrive": False, "sync.consumer_release": False,
+                 "arch.alloc_tmem": True, "barrier.arrive_and_wait": True, "arch.cluster_arrive": False}  # fmt: skip
+    assert dict(zip(automatic, wait_flags(list(automatic)))) == automatic
     assert wait_flags(names, "drain|mma$") == tuple(name in ("mma", "mma_drain") for name in names)
     with pytest.raises(UsageError, match=r"--wait '\(' is no regular expression: "):
         wait_flags(names, "(")

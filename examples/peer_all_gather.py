@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An all-gather between the GPUs of a process: each stores its shard into every other's memory, and waits for theirs.
+"""An all-gather between GPUs: each stores its shard into every other's memory, and waits for theirs.
 
-python examples/peer_all_gather.py                                       runs it on all GPUs that see each other
+python examples/peer_all_gather.py                            runs it on all GPUs that see each other, in one process
+torchrun --nproc-per-node 8 examples/peer_all_gather.py       one process a GPU, through CUDA's IPC
 warptrace profile --postprocess all -- python examples/peer_all_gather.py
 warptrace report RESULT                                                  how far ranks are apart, who waits for whom
 
@@ -10,6 +11,8 @@ that it is there; ``wait_peer`` is the time until a peer's own flag is seen, wit
 """
 
 import argparse
+import ctypes
+import os
 import sys
 import time
 
@@ -160,6 +163,108 @@ class Ranks:
         return all(torch.equal(out.cpu(), whole) for out in self.outs)
 
 
+def call(name, *arguments):
+    """What a function of the CUDA driver returns. Raises RuntimeError."""
+    from cuda.bindings import driver
+
+    code, *values = getattr(driver, name)(*arguments)
+    if code != driver.CUresult.CUDA_SUCCESS:
+        raise RuntimeError(f"{name}: {code.name}")
+    return values[0] if len(values) == 1 else values
+
+
+def mapped(buffer) -> list[int]:
+    """Address of every rank's ``buffer`` as this process sees it."""
+    import torch.distributed as dist
+    from cuda.bindings import driver
+
+    base, _ = call("cuMemGetAddressRange", buffer.data_ptr())
+    handle = ctypes.string_at(call("cuIpcGetMemHandle", base).getPtr(), 64)
+    told = [None] * dist.get_world_size()
+    dist.all_gather_object(told, (handle, buffer.data_ptr() - int(base)))
+    found = []
+    for rank, (handle, offset) in enumerate(told):
+        if rank == dist.get_rank():
+            found.append(buffer.data_ptr())
+            continue
+        theirs = driver.CUipcMemHandle()
+        ctypes.memmove(theirs.getPtr(), handle, 64)
+        lazy = driver.CUipcMem_flags.CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS
+        found.append(int(call("cuIpcOpenMemHandle", theirs, lazy)) + offset)
+    return found
+
+
+class Rank:
+    """One of several processes that torch.distributed connects, on the current GPU, with the others' memory mapped."""
+
+    def __init__(self) -> None:
+        import torch
+        import torch.distributed as dist
+
+        self.rank, self.world = dist.get_rank(), dist.get_world_size()
+        self.turn = 0
+        size = self.world * TILES * TILE
+        random = torch.Generator().manual_seed(7)
+        shards = torch.randint(1, 1 << 30, (self.world, TILES * TILE), dtype=torch.int32, generator=random)
+        self.shards = shards.to("cuda")
+        self.buffer = torch.zeros(size + self.world * TILES, dtype=torch.int32, device="cuda")
+        self.out = self.buffer[:size].view(self.world, -1)
+        outs = mapped(self.buffer)
+        words = [*outs, *(out + self.buffer.element_size() * size for out in outs)]
+        self.table = torch.tensor(words, dtype=torch.int64, device="cuda")
+        number = cutlass.Int32(0)
+        self.compiled = cute.compile(gather, pointer(self.table.data_ptr()), number, number, number, self.world)
+
+    def warm_up(self) -> None:
+        """A launch that waits for nobody."""
+        self.launch()
+        self.meet()
+
+    def launch(self) -> None:
+        """Starts this rank's part."""
+        table = pointer(self.table.data_ptr())
+        self.compiled(table, cutlass.Int32(self.rank), cutlass.Int32(self.turn), cutlass.Int32(TILES))
+
+    def meet(self) -> None:
+        """Waits for the GPU, and for all ranks."""
+        import torch
+        import torch.distributed as dist
+
+        torch.cuda.synchronize()
+        dist.barrier()
+
+    def gather(self, late_us: int = 0) -> bool:
+        """Once more, the last rank so much later; whether this one has all shards."""
+        import torch
+
+        self.turn += 1
+        self.out.zero_()
+        self.out[self.rank] = self.shards[self.rank]
+        self.meet()
+        if self.rank == self.world - 1:
+            time.sleep(late_us * 1e-6)
+        self.launch()
+        self.meet()
+        return torch.equal(self.out, self.shards)
+
+
+def one_of_many(times: int, late_us: int) -> int:
+    """What each process of torchrun does."""
+    import torch
+    import torch.distributed as dist
+
+    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    dist.init_process_group("gloo")
+    rank = Rank()
+    rank.warm_up()
+    right = [rank.gather(late_us) for _ in range(times)]
+    ok = all(right)
+    print(f"peer_all_gather: rank {rank.rank} of {rank.world}, {times} times, {'ok' if ok else 'WRONG'}", flush=True)
+    dist.barrier()
+    dist.destroy_process_group()
+    return 0 if ok else 1
+
+
 def main() -> int:
     """Gathers some times, and compares with torch."""
     import torch
@@ -168,6 +273,8 @@ def main() -> int:
     parser.add_argument("--times", type=int, default=20)
     parser.add_argument("--late-us", type=int, default=0, help="the last rank is launched so much later")
     options = parser.parse_args()
+    if "LOCAL_RANK" in os.environ:
+        return one_of_many(options.times, options.late_us)
     world = torch.cuda.device_count()
     if world < 2 or not see_each_other(world):
         print("peer_all_gather: needs two GPUs that see each other")

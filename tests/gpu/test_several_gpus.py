@@ -482,7 +482,8 @@ def assert_adds_up(trace: Trace, launch: int) -> None:
 
 # -------------------------------------------------------------------------------------------------------- torchrun
 def test_ranks_with_nccl_between_traced_kernels(tmp_path: Path, figure: Figure) -> None:
-    """No rank leaves an all-reduce before all have come: its second kernel begins after the first one of every rank."""
+    """No rank leaves an all-reduce before all have come: its second kernel begins after the first one of every rank. In
+    the all-gathers behind it the others wait for the last rank, and none sees its tile before it was stored."""
     see_each_other(GPUS)
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(GPUS)]
     command = profiled(tmp_path / "run", [*launcher, str(PROGRAMS / "nccl_ranks.py")], "--log-level", "debug",
@@ -506,14 +507,15 @@ def test_ranks_with_nccl_between_traced_kernels(tmp_path: Path, figure: Figure) 
     lines = report.stdout.splitlines()
     begin = next((at for at, line in enumerate(lines) if line.startswith(f"Ranks: {GPUS} on {GPUS} GPUs")), None)
     assert begin is not None, report.said
-    figure("the report's part on ranks", lines[begin : begin + 7 + GPUS])
+    figure("the report's part on ranks", lines[begin : begin + 8 + GPUS])
     data = json.loads((tmp_path / "run" / "iket_run.trace.json").read_text())
     facts = data["warptrace"]["alignment"]
     assert len({one["gpu"] for one in facts}) == GPUS
     keys = ("pairs", "peerPairs", "uncertaintyNs", "symmetricUncertaintyNs")
     figure(f"each rank: {', '.join(keys)}", [[one[key] for key in keys] for one in facts])
     launches = [launch["warptrace"] for launch in data["launches"]]
-    by_pid = [[x for x in launches if x["pid"] == one["pid"]] for one in told]
+    reduced = [x for x in launches if "all_gather" not in x["kernel"]]
+    by_pid = [[x for x in reduced if x["pid"] == one["pid"]] for one in told]
     assert len({len(one) for one in by_pid}) == 1
     assert len(by_pid[0]) == 2 * 41
     doubt = sum(sorted(one["uncertaintyNs"] for one in facts)[-2:]) + 2 * max(x["clockUncertaintyNs"] for x in launches)
@@ -528,3 +530,33 @@ def test_ranks_with_nccl_between_traced_kernels(tmp_path: Path, figure: Figure) 
     figure("uncertainty in all (ns)", doubt)
     assert min(margins) >= -doubt
     assert doubt < 10_000
+    judge_gathers(load(tmp_path / "run"), figure)
+
+
+def judge_gathers(trace: Trace, figure: Figure) -> None:
+    """All-gathers of ranks in processes of their own, the last one late."""
+    import peer_all_gather
+
+    doubts = {one["process"]: float(one["uncertainty_ns"]) for one in trace.meta["alignment"]}
+    by_rank: dict[int, list[Any]] = defaultdict(list)
+    for launch in trace.launches:
+        if "all_gather" in launch.kernel:
+            by_rank[trace.processes[launch.process].rank].append(launch)
+    assert sorted(by_rank) == list(range(GPUS))
+    *others, last = (by_rank[rank][1:] for rank in range(GPUS))
+    assert {len(one) for one in (*others, last)} == {5}
+    flights, waits = [], []
+    for rank, mine in enumerate(others):
+        waits.append(float(np.median([waits_for(trace, x.index, GPUS - 1) for x in mine])))
+        for launch, sender in zip(mine, last, strict=True):
+            stored = ends_of(trace, sender.index, "store", rank).reshape(peer_all_gather.TILES, -1)[:, :1]
+            seen = ends_of(trace, launch.index, "wait_peer", GPUS - 1).reshape(peer_all_gather.TILES, -1)
+            allowed = doubts[launch.process] + doubts[sender.process]
+            allowed += launch.clock_uncertainty_ns + sender.clock_uncertainty_ns
+            assert (seen - stored).min() >= -allowed
+            flights.append(float((seen - stored).max()))
+            assert_adds_up(trace, launch.index)
+    figure("processes: what each waits for the last rank (us), median", [x / 1e3 for x in waits])
+    figure("processes: a wait ends so long after the last rank's store (ns), worst of a turn", spread(flights))
+    assert min(waits) > 1_000_000
+    assert np.median(flights) < 20_000

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,16 @@ pytest.importorskip("torch", reason="torch is not installed")
 
 from gpu_kit import PROGRAMS, Figure, doubts, load, lossless, profiled, python, run
 
+from warptrace.export.tables import Tables, flat
+from warptrace.trace import Trace
+
 pytestmark = pytest.mark.gpu
+
+
+def rows(trace: Trace) -> list[dict[str, Any]]:
+    """The table of launch calls."""
+    columns = {name: column.objects() for name, column in flat(Tables(trace).part("host_launches")).items()}
+    return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 
 
 def test_which_launch_is_which(tmp_path: Path, figure: Figure) -> None:
@@ -28,7 +38,9 @@ def test_which_launch_is_which(tmp_path: Path, figure: Figure) -> None:
     names = [(r["source"], r["name"]) for r in host["ranges"]]
     assert names == [x for i in range(3) for x in (("nvtx", f"step {i}"), ("record_function", "forward"))]
     assert [m["name"] for m in host["marks"]] == ["between"]
-    doubt = host["uncertainty_ns"]
+    assert [call["within"] for call in host["launches"]] == [[], *([f"step {i}", "forward"] for i in range(3)), []]
+    assert [row["within"] for row in rows(trace)] == [None, *(f"step {i} > forward" for i in range(3)), None]
+    doubt = max(call["uncertainty_ns"] for call in host["launches"])
     figure("host to device, uncertainty in us", round(doubt / 1e3, 2))
     waits = []
     for number in range(3):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -198,6 +200,69 @@ def test_programs_run_as_they_did(when: str, tmp_path: Path) -> None:
     ]  # fmt: skip
     for record in found:
         assert record[3] <= record[-2] or record[0] == "mark"
+
+
+@pytest.mark.parametrize("form", ["with a tool", "without a tool"])
+def test_functions_that_nvtx_decorates(
+    form: str, log: HostLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The package gives a function back as it was where no tool of NVTX's own is there, and then has no attributes."""
+
+    class Annotate:
+        def __init__(self, message: str | None = None) -> None:
+            self.init_args = (message, None)
+            if form == "with a tool":
+                self.attributes = type("A", (), {"message": message})
+
+        def __enter__(self) -> Annotate:
+            return self
+
+        def __exit__(self, *exc: object) -> bool:
+            return False
+
+        def __call__(self, function: Any) -> Any:
+            return functools.wraps(function)(lambda *a: function(*a)) if form == "with a tool" else function
+
+    module = ModuleType("nvtx")
+    vars(module)["annotate"] = Annotate
+    host_log._wrap_nvtx(module)
+
+    @Annotate("named")
+    def first(n: int) -> int:
+        "says so"
+        return second(n - 1) + 1 if n else 0
+
+    @Annotate()
+    def second(n: int) -> int:
+        if n > 5:
+            raise KeyError(n)
+        return first(n)
+
+    assert (first(0), first.__name__, first.__doc__) == (0, "first", "says so")  # nothing records yet
+    monkeypatch.setattr(host_log, "_current", log)
+    assert first(1) == 1
+    with pytest.raises(KeyError), Annotate("block"):
+        first(9)
+    monkeypatch.setattr(host_log, "_current", None)
+    found = [record[2] for record in recorded(log, tmp_path)]
+    assert found == ["named", "second", "named", "second", "named", "block"]
+
+
+def test_the_package_nvtx_itself(log: HostLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nvtx = pytest.importorskip("nvtx", reason="nvtx is not installed")
+    host_log._wrap_nvtx(nvtx)
+    monkeypatch.setattr(host_log, "_current", log)
+
+    @nvtx.annotate(color="red")
+    def decorated() -> None:
+        nvtx.mark("inside")
+
+    with nvtx.annotate("block"):
+        decorated()
+    nvtx.end_range(nvtx.start_range("long"))
+    monkeypatch.setattr(host_log, "_current", None)
+    found = [(record[0], record[2]) for record in recorded(log, tmp_path)]
+    assert found == [("mark", "inside"), ("range", "decorated"), ("range", "block"), ("range", "long")]
 
 
 def test_damaged_lines_are_counted(log: HostLog, tmp_path: Path) -> None:

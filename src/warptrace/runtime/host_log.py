@@ -209,6 +209,39 @@ def _wrap_nvtx(module: ModuleType) -> None:
     if isinstance(annotate, type):
         _wrap(annotate, "__enter__", lambda to, at, a, k, r: to.start(id(a[0]), NVTX, _message(a[0]), at))
         _wrap(annotate, "__exit__", lambda to, at, a, k, r: to.end(id(a[0]), at))
+        if "__call__" in vars(annotate):  # else it is made of the other two
+            _wrap_decorator(annotate)
+
+
+def _wrap_decorator(annotate: Any) -> None:
+    """``@nvtx.annotate(...)``: what it returns also notes each call of the function, by whichever thread."""
+    original: Callable[..., Any] = vars(annotate)["__call__"]
+
+    @functools.wraps(original)
+    def decorate(annotation: Any, function: Callable[..., Any]) -> Any:
+        inner = original(annotation, function)
+        with suppress(Exception):
+            name = _message(annotation) or function.__name__
+            return _noted(inner, function, name)
+        return inner
+
+    annotate.__call__ = decorate
+
+
+def _noted(inner: Callable[..., Any], function: Callable[..., Any], name: str) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        host_log = _current
+        if host_log is None:
+            return inner(*args, **kwargs)
+        key = object()
+        host_log.start(key, NVTX, name, time.time_ns())
+        try:
+            return inner(*args, **kwargs)
+        finally:
+            host_log.end(key, time.time_ns())
+
+    return call
 
 
 def _domain(args: tuple[Any, ...], kwargs: dict[str, Any], place: int) -> str:
@@ -216,9 +249,13 @@ def _domain(args: tuple[Any, ...], kwargs: dict[str, Any], place: int) -> str:
 
 
 def _message(annotation: Any) -> str:
-    """The text of an ``nvtx.annotate``."""
+    """The text of an ``nvtx.annotate``; "" where it has none. Without a tool of NVTX's own it has no attributes, only
+    what it was made of."""
+    given = getattr(annotation, "init_args", None)
+    if given:
+        return str(given[0] or "")
     message = getattr(getattr(annotation, "attributes", annotation), "message", "")
-    return str(getattr(message, "string", message))
+    return str(getattr(message, "string", message) or "")
 
 
 def _wrap_record_function(module: ModuleType) -> None:

@@ -79,6 +79,23 @@ def test_a_role_is_named_by_work_before_waits_and_by_outermost_ranges() -> None:
     assert [role.name for role in find_roles(script.build()).roles] == ["tile"]
 
 
+@pytest.mark.parametrize(
+    ("names", "role"),
+    [
+        (["pipeline_k.producer_acquire", "pipeline_v.producer_tail", "arch.barrier"], "producer"),
+        (["pipeline_k.consumer_wait", "warpgroup.wait_group"], "consumer"),
+        (["a.consumer_wait", "b.producer_acquire", "c.copy"], "c.copy"),  # both sides: the outermost, waits last
+        (["arch.barrier", "arch.cp_async_wait_group"], "arch.barrier"),
+        (["mlp.forward", "mlp.backward"], "mlp"),
+        (["load", "ring.producer_acquire"], "load"),
+    ],
+)
+def test_roles_of_automatic_ranges(names: list[str], role: str) -> None:
+    script = TraceScript()
+    ranges(script.warp(script.launch(), 0, 99), *((name, 9 - at) for at, name in enumerate(names)))
+    assert [one.name for one in find_roles(script.build()).roles] == [role]
+
+
 def test_roles_of_one_name_are_told_apart() -> None:
     script = TraceScript()
     launch = script.launch()

@@ -6,7 +6,9 @@ warp that lost events or never ended joins the one role whose names contain all 
 so they are the same in all of its launches.
 
 A role is called by the first words that all names of its own share (``load_a``, ``load_b``: ``load``), else by its
-outermost range with most time in some of its warps, waits last. Warps without events form the role "no events".
+outermost range with most time in some of its warps, waits last. Where all of them are automatic ranges of a pipeline
+and others (``pipeline_k.consumer_wait``) it is "producer" or "consumer", as it has the methods of only one side. Warps
+without events form the role "no events".
 """
 
 from __future__ import annotations
@@ -28,6 +30,10 @@ Bools = NDArray[np.bool_]
 SIMILAR = 2 / 3
 """Share of names (of the union of two sets) that variants of one role have in common."""
 NO_EVENTS = "no events"
+SIDES = ("producer", "consumer")
+"""What methods of pipelines begin with."""
+DSL_MODULES = frozenset(("arch", "cute", "pipeline", "tcgen05", "utils", "warpgroup"))
+"""What automatic ranges of plain functions begin with: no name for what a warp does."""
 NAMING_WARPS = 32
 """Warps of a variant that are looked at to name its role."""
 
@@ -181,8 +187,13 @@ class _Kernel:
         if not names.any():
             return NO_EVENTS
         own = names & ~elsewhere if (names & ~elsewhere).any() else names
-        prefix = common_prefix([strings[i] for i in np.flatnonzero(own)])
-        if prefix:
+        texts = [strings[i] for i in np.flatnonzero(own)]
+        automatic = all("." in text for text in texts)
+        sides = [side for side in SIDES if any(f".{side}_" in text for text in texts)]
+        if automatic and len(sides) == 1:
+            return sides[0]
+        prefix = common_prefix(texts)
+        if prefix and not (automatic and prefix in DSL_MODULES):
             return prefix
         weight = self.weight[group].sum(axis=0)
         waits = np.array(wait_flags(strings), bool)

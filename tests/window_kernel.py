@@ -79,7 +79,8 @@ class Graph:
         from warptrace.runtime.cell import CELL
 
         record = emulated._record(traced())
-        return cls(n, CELL.parameters(emulated._ordinal(device()), record.kernel_id))
+        found = CELL.parameters(emulated._ordinal(device()), record.kernel_id)
+        return cls(n, emulated.parameters(traced(), *found))
 
     def replay(self) -> None:
         traced().launch(device(), self._args)

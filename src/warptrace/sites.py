@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from .selection import EVERYTHING, KernelSelection
-from .wire import CAPTURE_VERSION, EventKind, PayloadType
+from .wire import CAPTURE_VERSION, LOG2_CROWD, EventKind, LaunchRules, PayloadType, least_lane_bytes
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,21 @@ class KernelRecord:
     build: dict[str, Any] = field(default_factory=dict)
     selection: KernelSelection = EVERYTHING
     ring: bool = False
+
+    @property
+    def launch_rules(self) -> LaunchRules:
+        """What host code has to know to launch it."""
+        chosen = self.selection
+        return LaunchRules(
+            stride=self.stride,
+            slack=self.slack,
+            ring=self.ring,
+            least_lane=least_lane_bytes(self.stride, self.slack) if self.lane_events else 0,
+            warps=32 if chosen.warps is None else len(chosen.warps),
+            clusters=len(chosen.clusters or ()),
+            log2_stride=chosen.cta_stride.bit_length() - 1,
+            log2_crowd=LOG2_CROWD if chosen.thins else 0,
+        )
 
     def to_json(self) -> dict[str, Any]:
         """As a JSON object; inverse of :meth:`from_json`."""

@@ -52,6 +52,7 @@ its own tag, so an end finds its start, or finds it overwritten, without the cou
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
@@ -205,9 +206,9 @@ def tag(number: int, lane: int, *, lanes: bool) -> int:
 LAUNCH_WORD_BITS = 48
 LAUNCH_CAPTURED = 1 << LAUNCH_WORD_BITS - 1
 LAUNCH_NODE_BITS = 24
-"""The third hidden parameter of a kernel, u64, is its *launch word*, which host code makes and region headers hold: 0
-unknown; stream handle + 1 (user addresses have 47 bits) of a launch into a stream; for one that was captured into a
-graph LAUNCH_CAPTURED | capture << LAUNCH_NODE_BITS | node, both counted in the process from 1, 0 where not known."""
+"""Host code makes a *launch word* of each launch, which region headers hold: 0 unknown; stream handle + 1 (user
+addresses have 47 bits) of a launch into a stream; for one that was captured into a graph LAUNCH_CAPTURED |
+capture << LAUNCH_NODE_BITS | node, both counted in the process from 1, 0 where not known."""
 STREAM_LEGACY = 1
 STREAM_PER_THREAD = 2
 """Handles of CUDA's own streams; 0 is the default stream, which is the legacy one for the driver API."""
@@ -311,6 +312,8 @@ def exact_main(slot_bytes: int) -> int:
     return main | (main - slot_bytes) // 8 << 2
 
 
+TRIM_MASK = 0x3C
+"""Bits of a ``main`` that hold what is too much of it; twice their value is a number of bytes."""
 LOG2_LEAST_MAIN = 8
 
 
@@ -319,17 +322,104 @@ def auto_main(log2_budget: int, log2_least: int, log2_most: int, log2_bank: int)
     return 1 | log2_budget << 1 | log2_least << 6 | log2_most << 11 | log2_bank << 16
 
 
-def auto_main_bytes(main: int, ctas: int, warps_per_cta: int) -> int:
-    """Main bytes of each warp of a launch for an automatic ``main``; the device computes the same.
+LOG2_CROWD = 3
+"""Where clusters are left out a bank holds the regions of so many of the CTAs that record, or so many times the even
+share: a hash spreads them, not the SMs, and it is not as even."""
+
+
+@dataclass(frozen=True)
+class LaunchRules:
+    """What host code has to know of a kernel to make the hidden parameters of a launch. ``stride``, ``slack`` and
+    ``ring``: as in its record; ``least_lane``: bytes of each other lane's block at least, 0 where lane 0 alone leads.
+    The rest is of what is recorded, so that few warps get large regions whatever the grid: ``warps`` of a CTA at most;
+    ``clusters``: so many are named, 0 none; ``log2_stride``: every ``2**log2_stride``-th at most; ``log2_crowd``:
+    LOG2_CROWD where clusters are left out, else 0."""
+
+    stride: int = 8
+    slack: int = 0
+    ring: bool = False
+    least_lane: int = 0
+    warps: int = 32
+    clusters: int = 0
+    log2_stride: int = 0
+    log2_crowd: int = 0
+
+    @property
+    def least_slots(self) -> int:
+        """Bytes of main slots without which there is no region."""
+        return self.stride if self.ring else self.slack
+
+
+def lane_trim(stride: int) -> int:
+    """Bytes behind the last whole slot of a lane's block."""
+    return -LANE_HEADER_BYTES % stride
+
+
+def least_lane_bytes(stride: int, slack: int) -> int:
+    """A lane's block holds four slots at least, beside its header and the slack."""
+    needed = LANE_HEADER_BYTES + 4 * stride + slack + stride
+    return -(-needed // REGION_ALIGN) * REGION_ALIGN
+
+
+def region_word(
+    main: int, lane: int, rules: LaunchRules, ctas: int, cta_warps: int, cluster_ctas: int = 1
+) -> int:
+    """The second hidden parameter of a kernel, u64: the main bytes of a region (a multiple of REGION_ALIGN; bits 2 to 5
+    as :func:`exact_main`), and in the upper half those of each other lane's block. ``main`` and ``lane`` are what the
+    cell has. Host code computes the same."""
+    if main & 1:
+        main = auto_main_bytes(main, ctas, cta_warps, rules, cluster_ctas)
+        lane = main >> (lane >> 1) if lane & 1 else 0
+    if slot_bytes(main) < rules.least_slots:  # of a kernel that no one announced
+        main = -(-rules.least_slots // REGION_ALIGN) * REGION_ALIGN
+    lane = max(lane, rules.least_lane) if rules.least_lane else 0
+    return main | lane << 32
+
+
+def slot_bytes(main: int) -> int:
+    """Bytes of the main slots of a region word's lower half: inverse of :func:`exact_main`."""
+    return (main & -REGION_ALIGN) - ((main & TRIM_MASK) << 1)
+
+
+def room_word(region: int, rules: LaunchRules) -> int:
+    """The fifth hidden parameter, u64: what the header has as ``capacity``, and in the upper half the bytes of main
+    slots before the slack. Host code computes the same."""
+    room, lane = slot_bytes(region & 0xFFFFFFFF) - rules.slack, region >> 32
+    if rules.ring:
+        return pack_capacity(ring_bytes(room), ring_bytes(lane - LANE_HEADER_BYTES) if lane else 0) | room << 32
+    spare = LANE_HEADER_BYTES + rules.slack + lane_trim(rules.stride)
+    return pack_capacity(room, lane - spare if lane else 0) | room << 32
+
+
+def hidden_parameters(
+    control: int, region: int, word: int, rules: LaunchRules, cluster: tuple[int, int, int] = (1, 1, 1)
+) -> tuple[int, int, int, int, int]:
+    """All hidden parameters of a launch, u64 each: the control block's address, the region word, the parts of the
+    launch ``word`` (:data:`LAUNCH_WORD_BITS`) that stand beside the SM and the warp in the header, stride and third
+    part beside each other and the packed cluster, and the room word. So the device only has to store them."""
+    low, middle, high = (word >> shift & 0xFFFF for shift in (0, 16, 32))
+    beside = low << 16 | high << 48
+    form = rules.stride | middle << 16 | pack_cluster(*cluster) << 32
+    return control, region, beside, form, room_word(region, rules)
+
+
+def auto_main_bytes(
+    main: int, ctas: int, cta_warps: int, rules: LaunchRules = LaunchRules(), cluster_ctas: int = 1
+) -> int:
+    """Main bytes of each warp of a launch for an automatic ``main``.
 
     The budget shifted right by ceil(log2(warps)), kept between least and most; and such that ``1 << log2_bank`` bytes
     of a bank hold the regions of all warps that claim from it: those of one CTA, or twice the launch's even share.
     Never less than ``1 << LOG2_LEAST_MAIN``: a launch of so many warps does not fit the buffer.
     """
     budget, least, most, bank = (main >> shift & 31 for shift in (1, 6, 11, 16))
-    log2_cta = (max(warps_per_cta, 1) - 1).bit_length()
-    log2_warps = (max(ctas * warps_per_cta, 1) - 1).bit_length()
-    crowd = max(log2_cta, log2_warps - LOG2_BANKS + 1)
+    cta_warps = min(cta_warps, rules.warps)
+    if rules.clusters:
+        ctas = min(ctas, rules.clusters * cluster_ctas)
+    ctas = min(ctas, (ctas >> rules.log2_stride) + cluster_ctas)
+    log2_cta = (max(cta_warps, 1) - 1).bit_length()
+    log2_warps = (max(ctas * cta_warps, 1) - 1).bit_length()
+    crowd = max(min(log2_cta + rules.log2_crowd, log2_warps), log2_warps - LOG2_BANKS + max(rules.log2_crowd, 1))
     return 1 << int(max(min(max(budget - log2_warps, least), most, bank - crowd), LOG2_LEAST_MAIN))
 
 

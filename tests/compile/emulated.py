@@ -64,9 +64,11 @@ def run(
     banks["base"] = wire.ARENA_OFFSET + 2 * BANK_BYTES * np.arange(wire.BANK_COUNT)
     device.write_bytes(control.address, memory.tobytes())
     values = [_argument(device, a) for a in args]
-    descriptor = wire.exact_main(main) | lane << 32
+    rules = built.record.launch_rules
+    region = wire.region_word(wire.exact_main(main), lane, rules, 1, 1)
+    hidden = wire.hidden_parameters(control.address, region, 0, rules)
     kernel = device.load(built.ptx).kernel(built.record.symbol)
-    kernel.launch(grid, block, [*values, control.address, descriptor, 0], smem=smem)
+    kernel.launch(grid, block, [*values, *hidden], smem=smem)
     return _read(device.read(control), built), device
 
 

@@ -20,7 +20,7 @@ import cutlass
 import cutlass.cute as cute
 
 import warptrace.cute as iket
-from warptrace import wire
+from warptrace import registry, wire
 from warptrace.runtime.cell import CELL, NO_END
 from warptrace.runtime.layout import RegionSize
 
@@ -35,7 +35,7 @@ RUNTIME = r"""
 #include <stdint.h>
 #include <string.h>
 /* What the object file calls of the CUDA runtime. A launch notes the stream of its configuration and its parameters. */
-uint64_t seen[64][5];
+uint64_t seen[64][7];
 int launches;
 int _cuKernelGetAttribute(int *value) { *value = 0; return 0; }
 int _cudaDeviceGetAttribute(int *value) { *value = 232448; return 0; }
@@ -48,7 +48,7 @@ int _cudaLaunchKernelEx(char *config, void *kernel, void **params) {
   uint64_t *row = seen[launches++];
   memcpy(row, config + 32, 8);
   row[1] = *(uint32_t *)params[0];
-  for (int i = 0; i < 3; i++) memcpy(row + 2 + i, params[1 + i], 8);
+  for (int i = 0; i < 5; i++) memcpy(row + 2 + i, params[1 + i], 8);
   return 0;
 }
 int is_capturing(uint64_t stream, int *status) { *status = stream == %d; return 0; }
@@ -77,15 +77,24 @@ class Host:
         self.address_of_capturing = ctypes.cast(self.library.is_capturing, ctypes.c_void_p).value or 0
 
     def __call__(self, n: int, first: int, second: int) -> list[list[int]]:
-        """(stream of the configuration, n, control, region, launch word) of the three launches."""
+        """(stream of the configuration, n, control, region, launch word) of the three launches, with the other hidden
+        parameters checked."""
         launches = ctypes.c_int.in_dll(self.library, "launches")
         launches.value = 0
         status = ctypes.c_int32()
         values = [ctypes.c_uint32(n), ctypes.c_uint64(first), ctypes.c_uint64(second), status]
         self._function((ctypes.c_void_p * 4)(*map(ctypes.addressof, values)), 4)
         assert status.value == 0
-        seen = ((ctypes.c_uint64 * 5) * 64).in_dll(self.library, "seen")
-        return [list(row) for row in seen[: launches.value]]
+        seen = ((ctypes.c_uint64 * 7) * 64).in_dll(self.library, "seen")
+        return [self._told(*row) for row in seen[: launches.value]]
+
+    @staticmethod
+    def _told(stream: int, n: int, control: int, region: int, beside: int, form: int, room: int) -> list[int]:
+        word = beside >> 16 & 0xFFFF | form & 0xFFFF_0000 | beside >> 48 << 32
+        (rules,) = {r.launch_rules for r in registry.records() if r.symbol.startswith("kernel_cutlass_noted")}
+        assert (control, region, beside, form) == wire.hidden_parameters(control, region, word, rules)[:4]
+        assert not control or room == wire.room_word(region, rules)
+        return [stream, n, control, region, word]
 
 
 @pytest.fixture(scope="module")

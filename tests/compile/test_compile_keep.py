@@ -75,8 +75,9 @@ def texts() -> Iterator[str]:
     """All of the default form that a front end emits."""
     for stride in (8, 16):
         for lanes, wide in ((False, False), (True, False), (False, True)):
-            facts = ptx.KernelFacts(5, stride, lanes, 2 * stride, True, wide)
-            yield from (f(facts).text for f in (ptx.entry, ptx.open_region, ptx.close))
+            for whole in (False, True)[wide : 2 - lanes]:
+                facts = ptx.KernelFacts(5, stride, lanes, 2 * stride, True, wide, whole=whole, block=64 * whole)
+                yield from (f(facts).text for f in (ptx.entry, ptx.open_region, ptx.close))
         for payload in (None, "i32", "i64")[: stride // 5]:
             for linked, high in ((False, False), (True, False), (False, True)):
                 for anchor in (False, True)[: 1 if payload == "i64" or stride == 8 else 2]:

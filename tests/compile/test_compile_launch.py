@@ -70,7 +70,9 @@ def test_each_launch_tells_its_own_stream(frontend, monkeypatch):
     def look(op):
         if not op.name.startswith("cuda.launch_ex"):
             return
-        config, *_, word = (hidden.plain_value(o) for o in op.operands)
+        config, *_, beside, form, _ = (hidden.plain_value(o) for o in op.operands)
+        (word,) = (hidden.plain_value(o) for o in beside.owner.operation.operands)
+        assert hidden.plain_value(form.owner.operation.operands[0]) == word
         call = word.owner.operation
         control, pointer = (hidden.plain_value(o) for o in call.operands)
         (stream,) = (hidden.plain_value(o) for o in pointer.owner.operation.operands)
@@ -79,8 +81,8 @@ def test_each_launch_tells_its_own_stream(frontend, monkeypatch):
         assert str(control.owner.operation.attributes["callee"]) == "@warptrace_control"
         launches.append((wanted == stream, str(stream)))
 
-    def watched(module, kernel_ids):
-        rewrite(module, kernel_ids)
+    def watched(module, records):
+        rewrite(module, records)
         hidden.walk(module.operation, look)
 
     monkeypatch.setattr(hidden, "rewrite_launches", watched)
@@ -88,7 +90,7 @@ def test_each_launch_tells_its_own_stream(frontend, monkeypatch):
     built = build(three_launches, cutlass.Int32(3), *streams, using=FRONTENDS[frontend])
     assert [same for same, _ in launches] == [True] * 3
     assert len({stream for _, stream in launches}) == 3
-    assert all(entry.params[-3:] == ((".u64", None),) * 3 for entry in built.entries.values())
+    assert all(entry.params[-5:] == ((".u64", None),) * 5 for entry in built.entries.values())
 
 
 def test_a_launch_operation_without_a_stream_is_unknown():

@@ -296,7 +296,7 @@ def test_control_pointer_zero_is_as_ever(tmp_path):
         (kernel,) = compile_kernels(flat, fake, cutlass.Int32(3))
     device = Device()
     out = device.zeros(4, np.int32)
-    kernel.launch(device, [out, 3, 0, 0, 0])
+    kernel.launch(device, [out, 3, 0, 0, 0, 0, 0])
     assert out.read().tolist() == [3, 0, 0, 0]
 
 

@@ -367,6 +367,15 @@ CASES = [
         lambda out: {0: np.where(T % 2 == 1, T * 3, T + 100).astype(np.int32)},
         divergent=True,
     ),
+    Case(
+        "odd_even_twice",
+        odd_even_host,
+        [zeros(64)],
+        [Launch(odd_even_expect, ONE, BLOCK)],
+        lambda out: {0: np.where(T % 2 == 1, T * 3, T + 100).astype(np.int32)},
+        divergent=True,
+        calls=2,
+    ),
     *(single_lanes_case(a, b) for a, b in ((5, 3), (0, 0), (63, 33), (31, 64))),
     Case(
         "elect_one",

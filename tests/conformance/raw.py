@@ -116,6 +116,7 @@ def _bank(read: ReadMemory, line: Any) -> Iterator[RawWarp]:
 
 def _region(data: np.ndarray, header: Any, offset: int) -> RawWarp:
     stride, main, block = (int(header[k]) for k in ("stride", "main_bytes", "lane_bytes"))
+    assert stride in wire.STRIDES, "a header without a stride"
     counting = [int(n[0]) for n in wire.unpack_capacity(header["capacity"].reshape(1))]
     first = wire.REGION_HEADER_BYTES
     written = _written_ring if _is_ring(header) else _written
@@ -167,6 +168,8 @@ def recorded(warp: RawWarp, record: KernelRecord) -> Recorded:
         for i, slot in enumerate(slots)
     ]
     life = int(h["exit_clock"]) - int(h["entry_clock"])
+    ns = int(h["exit_globaltimer"]) - int(h["entry_globaltimer"])
+    assert (ns - 64) * 0.2 <= life <= (ns + 64) * 2.5, "clocks and timers of a warp's entry and exit do not go together"
     for slots in warp.slots.values():
         since = [(slot.clock - entry) & 0xFFFFFFFF for slot in slots]
         assert since == sorted(since) and all(0 < t <= life for t in since), (

@@ -132,7 +132,7 @@ class EmulatorRunner:
         device = Device()
         _, values = _emulated_args(device, case)
         for kernel, launch in zip(self.kernels(case, events=events), case.launches, strict=True):
-            hidden = [0, 0, 0] if events and launch.expect is not None else []
+            hidden = [0] * 5 if events and launch.expect is not None else []
             kernel.launch(
                 device,
                 [*_chosen(case, values, launch.args), *hidden],

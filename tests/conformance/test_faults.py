@@ -34,10 +34,17 @@ class Fault:
 
 
 def text_fault(
-    name: str, function: str, old: str, new: str, *cases: str, wide: bool = False, ring: bool = False
+    name: str,
+    function: str,
+    old: str,
+    new: str,
+    *cases: str,
+    wide: bool = False,
+    ring: bool = False,
+    whole: bool = False,
 ) -> Fault:
-    """Replaces a piece of the text of one of ``ptx``'s operations; ``wide``, ``ring``: one that only kernels of this
-    form have."""
+    """Replaces a piece of the text of one of ``ptx``'s operations; ``wide``, ``ring``, ``whole``: one that only kernels
+    of this form have."""
 
     def plant(patch: pytest.MonkeyPatch) -> None:
         original = getattr(ptx, function)
@@ -46,7 +53,8 @@ def text_fault(
             asm = original(*args, **kwargs)
             return replace(asm, text=asm.text.replace(old, new))
 
-        facts = ptx.KernelFacts(1, 16, not wide, 16, True, wide, ring=ring)
+        together = wide or whole
+        facts = ptx.KernelFacts(1, 16, not together, 16, True, wide, ring=ring, whole=together and not ring)
         event = (1, 16, "i64"), {"linked": True, "ring": ring}
         nothing: tuple[Any, Any] = (), {}
         sample = {"event": event, "wide_event": event}
@@ -142,6 +150,23 @@ def _no_slack(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(lower, "KernelRecord", lambda *a, **k: replace(record(*a, **k), slack=0))
 
 
+def _no_trim(patch: pytest.MonkeyPatch) -> None:
+    """What is too much of a region's main bytes counts as room."""
+    patch.setattr(wire, "slot_bytes", lambda main: main & -wire.REGION_ALIGN)
+
+
+def _cluster_swapped(patch: pytest.MonkeyPatch) -> None:
+    """Host code packs a cluster's rows for its columns."""
+    pack = wire.pack_cluster
+    patch.setattr(wire, "pack_cluster", lambda x, y, z: pack(y, x, z))
+
+
+def _another_capacity(patch: pytest.MonkeyPatch) -> None:
+    """Host code tells a slot more than there is."""
+    pack = wire.pack_capacity
+    patch.setattr(wire, "pack_capacity", lambda main, lane: pack(main + 16, lane))
+
+
 def _sites_shifted(patch: pytest.MonkeyPatch) -> None:
     """Records carry the number of the next site."""
     event = lower._Lowering._event
@@ -201,10 +226,31 @@ FAULTS = [
         "close",
         "@q st.global.v4.u32 [a+96],{f,t,n,m}",
         "@q st.global.u32 [a+100],t; @q st.global.v2.u32 [a+104],{n,m}",
-        "only_event",
+        "odd_even",
     ),
+    text_fault("count of a whole warp not written", "close", "mov.b32 w0,f", "mov.b32 w0,0", "only_event", whole=True),
     text_fault("a lane's count not written", "close", "@q st.global.v2.u32 [a],{f,t}; ", "", "single_lane_5_3"),
-    text_fault("the warp is not closed", "close", "[a+96],{f,t,n,m}", "[a+96],{f,f,n,m}", "only_event"),
+    text_fault("the warp is not closed", "close", "[a+96],{f,t,n,m}", "[a+96],{f,f,n,m}", "odd_even"),
+    text_fault("the whole warp is not closed", "close", "mov.b32 w1,closed", "mov.b32 w1,f", "only_event", whole=True),
+    text_fault(
+        "the exit's timer is the clock", "close", "mov.u64 y,%globaltimer", "mov.u64 y,x", "only_event", whole=True
+    ),
+    text_fault(
+        "a piece of a wide close elsewhere", "close", "mad.lo.u32 n,b,12,n", "mad.lo.u32 n,b,16,n", "loops_4", wide=True
+    ),
+    text_fault(
+        "five pieces of a header", "open_region", "setp.lt.and.u32 q,b,6,r", "setp.lt.and.u32 q,b,5,r", "only_event",
+        whole=True,
+    ),
+    text_fault(
+        "two pieces of a header swapped", "open_region", "setp.eq.u32 q,b,1", "setp.eq.u32 q,b,2", "only_event",
+        whole=True,
+    ),
+    text_fault("all lanes claim", "entry", "setp.eq.and.u32 p,b,0,c", "and.pred p,c,c", "only_event", whole=True),
+    text_fault(
+        "the claim is the lane's", "open_region", "shfl.sync.idx.b32 f,f,0,31,-1", "mov.u32 f,f", "only_event",
+        whole=True,
+    ),
     text_fault(
         "lane blocks one too far",
         "open_region",
@@ -272,7 +318,7 @@ FAULTS = [
     text_fault(
         "all lanes at lane 0's slot",
         "open_region",
-        "shl.b32 s,s,2; selp.b32 s,0,s,q",
+        "shl.b32 s,b,2; selp.b32 s,s,0,r",
         "mov.u32 s,0",
         "every_call",
         wide=True,
@@ -280,13 +326,13 @@ FAULTS = [
     text_fault(
         "lanes without a region store",
         "open_region",
-        "selp.b32 <limit>,0,t,e",
+        "selp.b32 <limit>,t,w,r",
         "mov.u32 <limit>,64",
         "no_room_at_all",
         wide=True,
     ),
     text_fault("records of a run share a code", "run", "add.u32 c,<record>,", "add.u32 c,0,", "every_call"),
-    text_fault("links are left out of runs", "run", "or.b32 c,c,<token", "and.b32 c,c,<token", "tokens_overlapping_3"),
+    text_fault("links are left out of runs", "run", "or.b32 c,c,<token", "and.b32 c,c,<token", "token_merged_7"),
     text_fault("payload halves swapped in runs", "run", "mov.b64 {h,k},", "mov.b64 {k,h},", "payload_constants"),
     text_fault("a run is one record short", "run", "setp.lt.u32 q,<record>,", "setp.lt.u32 q,1,", "every_call"),
     text_fault("the clock in the code's place of runs", "run", "selp.b32 t,t,c,", "selp.b32 t,c,t,", "every_call"),
@@ -303,16 +349,16 @@ FAULTS = [
     Fault("sites shifted by one", _sites_shifted, ("every_call",)),
     Fault("every block counts as whole warps", _all_together, ("odd_even", "first_active_lane", "shape_7x9x1")),
     Fault("no slack behind a group", _no_slack, ("room_10_for_17_grouped",)),
-    text_fault("trim of odd sizes left out", "open_region", "sub.u32 t,t,trim; ", "", "room_20_for_21"),
+    text_fault("trim of odd sizes left out", "open_region", "sub.u32 t,t,trim; ", "", "lanes_room_2_for_14"),
+    Fault("trim of odd sizes left out of the room", _no_trim, ("room_20_for_21",)),
     text_fault(
         "a claim always finds room", "open_region", "setp.le.and.u64 r,x,a,e", "and.pred r,e,e", "no_room_at_all"
     ),
     text_fault("lost events not counted", "close", "red.global.add.u64 [<control>+8],g;", "", "no_room_at_all"),
     text_fault("lost table row of another lane", "close", "{s,b,m,t}; ", "{s,w,m,t}; ", "no_room_at_all_lanes"),
     text_fault("lost counts in bytes of 8", "close", "{s,w,f,t}", "{s,w,n,t}", "no_room_at_all"),
-    text_fault(
-        "cluster rows and columns swapped", "open_region", "%cluster_nctaid.y", "%cluster_nctaid.x", "cluster_2x1"
-    ),
+    Fault("cluster rows and columns swapped", _cluster_swapped, ("cluster_2x1",)),
+    Fault("the header tells another capacity", _another_capacity, ("room_20_for_21", "ring_room_16_for_51")),
     text_fault("block dimensions swapped", "open_region", "mov.u32 s,%ntid.y", "mov.u32 s,%ntid.z", "shape_7x9x1"),
     text_fault("CTA x for y", "open_region", "mov.u32 m,%ctaid.y", "mov.u32 m,%ctaid.x", "shape_5x3x3_grid_2x3x2"),
     text_fault(
@@ -320,7 +366,11 @@ FAULTS = [
         "open_region",
         "mov.u64 g,%gridid; mov.b64 {s,t},g",
         "mov.u32 s,1; mov.u32 t,0",
-        "several_kernels",
+        "odd_even_twice",
+    ),
+    text_fault(
+        "another grid's number of whole warps", "open_region", "mov.u64 x,%gridid", "mov.u64 x,1", "several_kernels",
+        whole=True,
     ),
     Fault("a ring without its mask", _ring_without_mask, ("ring_room_16_for_17", "ring_room_8_for_20_grouped")),
     Fault("tags of a ring off by one", _ring_tag_off_by_one, ("ring_enclosing_3_room_32", "ring_lane_tokens_9_room_4")),
@@ -341,10 +391,6 @@ FAULTS = [
     text_fault(
         "a ring one slot late", "open_region", "selp.b64 <ring>,x,g,r", "add.u64 x,x,16; selp.b64 <ring>,x,g,r",
         "ring_room_16_for_15_payload", ring=True,
-    ),
-    text_fault(
-        "the header tells another capacity of a ring", "open_region", "shr.u32 m,268435456,m", "shr.u32 m,134217728,m",
-        "ring_room_16_for_51", ring=True,
     ),
     text_fault(
         "a lane's ring as large as the main one", "open_region", "@q sub.u32 t,lane,", "@q sub.u32 t,main,",

@@ -10,9 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from ptx_kit import run_lanes
 
-from warptrace import wire
 from warptrace.device import ptx
-from warptrace.runtime.layout import automatic, plan
 from warptrace.selection import KernelSelection
 
 CONTROL = 0x7F12_3456_7800
@@ -114,59 +112,3 @@ def test_only_targets_with_clusters_read_their_registers(clusters: bool) -> None
     assert "ctaid" not in ptx.select(KernelSelection(warps=(1,)), clusters).text
     for stride in (2, 3, 2**31, 2**32 - 1):
         assert not any(word in ptx.select(KernelSelection(None, stride), clusters).text for word in ("div", "rem"))
-
-
-# ------------------------------------------------------------------------------------------- sizes of regions
-def log2_up(n: int) -> int:
-    return (n - 1).bit_length()
-
-
-def region_main(selection: KernelSelection, descriptor: int, ctas: int, warps: int, cluster: int) -> int:
-    """Main bytes that the device gives each warp of a launch."""
-    facts = ptx.KernelFacts(1, 8, False, 64, True, selection=selection)
-    text = "{ .reg .u64 g; " + ptx._SIZE_REGS + ptx._sizes(facts) + "mov.u32 %d,main; }"
-    registers = {"%nctaid.x": ctas, "%ntid.x": 32 * warps, "%cluster_nctarank": cluster}
-    registers |= {f"%{name}.{axis}": 1 for name in ("nctaid", "ntid") for axis in "yz"}
-    for register, value in registers.items():
-        text = text.replace(register, str(value))
-    got = run_lanes(text.replace("<region>", str(descriptor)), [], np.uint32)
-    assert len(set(got.tolist())) == 1
-    return int(got[0])
-
-
-@settings(deadline=None, max_examples=60, suppress_health_check=list(HealthCheck))
-@given(
-    st.integers(16 << 20, 2 << 30),
-    st.integers(1, 1 << 22),
-    st.integers(1, 32),
-    st.sampled_from([1, 2, 16]),
-    st.integers(1, 64) | st.integers(2, 5000).map(lambda k: -k),
-    st.none() | st.integers(1, 32),
-)
-def test_sizes_go_by_the_warps_that_record(
-    buffer: int, ctas: int, warps: int, cluster: int, places: int, chosen_warps: int | None
-) -> None:
-    """``places``: that many named clusters, or every -places-th."""
-    named = tuple((i, 0, 0) for i in range(places)) if places > 0 else None
-    numbers = None if chosen_warps is None else tuple(range(chosen_warps))
-    selection = KernelSelection(named, max(-places, 1), numbers)
-    layout = plan(buffer)
-    main = automatic(layout, lanes=False).main
-    recording_ctas = min(ctas, places * cluster if places > 0 else (ctas >> (-places).bit_length() - 1) + cluster)
-    recording_warps = min(warps, chosen_warps or 32)
-    got = region_main(selection, main, ctas, warps, cluster)
-    # as wire.auto_main_bytes, but that a bank must hold 8 of the CTAs that record, or 8 times the even share
-    budget, least, most, bank = (main >> shift & 31 for shift in (1, 6, 11, 16))
-    all_of_them = log2_up(recording_ctas * recording_warps)
-    crowd = max(min(log2_up(recording_warps) + 3, all_of_them), all_of_them - wire.LOG2_BANKS + 3)
-    assert got == 1 << max(min(max(budget - all_of_them, least), most, bank - crowd), wire.LOG2_LEAST_MAIN)
-    # and where few record of many, each gets at least its share of all
-    if recording_ctas * recording_warps * 16 <= ctas * warps and ctas >= 1024:
-        assert got >= wire.auto_main_bytes(main, ctas, warps)
-
-
-def test_few_ctas_of_a_large_grid() -> None:
-    main = automatic(plan(1 << 30), lanes=False).main
-    assert wire.auto_main_bytes(main, 100_000, 4) == 512
-    assert region_main(KernelSelection(((0, 0, 0),)), main, 100_000, 4, 1) == 1 << 18, "all that a region may have"
-    assert region_main(KernelSelection(None, 1000), main, 100_000, 4, 1) == 1 << 16

@@ -145,7 +145,7 @@ def test_a_kernel_that_is_not_wanted(cell: HostCell) -> None:
     other = KERNEL + wire.CELL_KERNEL_COUNT
     cell.set_size(other, RegionSize(256, 0), ask=False)
     assert cell.sharing(KERNEL) == [other] and cell.sharing(other) == [KERNEL]
-    assert code.launch(KERNEL) == (CONTROL, 256, 1)
+    assert code.launch(KERNEL) == (CONTROL, 256 | 128 << 32, 1)
 
 
 def test_no_recorder_and_another_process(cell: HostCell, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from warptrace import wire
 from warptrace.raw import read_capture
 from warptrace.runtime.layout import RegionSize, automatic, exact, learned, most_events, plan
+from warptrace.selection import KernelSelection
 from warptrace.sites import KernelRecord, Site
 from warptrace.wire import EventKind, PayloadType
 
@@ -138,3 +139,52 @@ def test_the_device_works_out_the_same(tmp_path: Path) -> None:
     assert found == {
         (grid, block): {wire.auto_main_bytes(size.main, ctas[grid], -(-block // 32))} for grid, block in shapes
     }
+
+
+# ------------------------------------------------------------------------------------------ few of many that record
+def log2_up(n: int) -> int:
+    return (n - 1).bit_length()
+
+
+def region_main(selection: KernelSelection, main: int, ctas: int, warps: int, cluster: int) -> int:
+    """Main bytes that each warp of a launch gets."""
+    record = KernelRecord(1, "k", "k", "sm_90a", 8, 64, False, None, (), selection=selection)
+    return wire.region_word(main, 0, record.launch_rules, ctas, warps, cluster)
+
+
+@settings(deadline=None, max_examples=60, suppress_health_check=list(HealthCheck))
+@given(
+    st.integers(16 << 20, 2 << 30),
+    st.integers(1, 1 << 22),
+    st.integers(1, 32),
+    st.sampled_from([1, 2, 16]),
+    st.integers(1, 64) | st.integers(2, 5000).map(lambda k: -k),
+    st.none() | st.integers(1, 32),
+)
+def test_sizes_go_by_the_warps_that_record(
+    buffer: int, ctas: int, warps: int, cluster: int, places: int, chosen_warps: int | None
+) -> None:
+    """``places``: that many named clusters, or every -places-th."""
+    named = tuple((i, 0, 0) for i in range(places)) if places > 0 else None
+    numbers = None if chosen_warps is None else tuple(range(chosen_warps))
+    selection = KernelSelection(named, max(-places, 1), numbers)
+    layout = plan(buffer)
+    main = automatic(layout, lanes=False).main
+    recording_ctas = min(ctas, places * cluster if places > 0 else (ctas >> (-places).bit_length() - 1) + cluster)
+    recording_warps = min(warps, chosen_warps or 32)
+    got = region_main(selection, main, ctas, warps, cluster)
+    # as wire.auto_main_bytes, but that a bank must hold 8 of the CTAs that record, or 8 times the even share
+    budget, least, most, bank = (main >> shift & 31 for shift in (1, 6, 11, 16))
+    all_of_them = log2_up(recording_ctas * recording_warps)
+    crowd = max(min(log2_up(recording_warps) + 3, all_of_them), all_of_them - wire.LOG2_BANKS + 3)
+    assert got == 1 << max(min(max(budget - all_of_them, least), most, bank - crowd), wire.LOG2_LEAST_MAIN)
+    # and where few record of many, each gets at least its share of all
+    if recording_ctas * recording_warps * 16 <= ctas * warps and ctas >= 1024:
+        assert got >= wire.auto_main_bytes(main, ctas, warps)
+
+
+def test_few_ctas_of_a_large_grid() -> None:
+    main = automatic(plan(1 << 30), lanes=False).main
+    assert wire.auto_main_bytes(main, 100_000, 4) == 512
+    assert region_main(KernelSelection(((0, 0, 0),)), main, 100_000, 4, 1) == 1 << 18, "all that a region may have"
+    assert region_main(KernelSelection(None, 1000), main, 100_000, 4, 1) == 1 << 16

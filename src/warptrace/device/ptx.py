@@ -24,11 +24,6 @@ from ..selection import KernelSelection
 
 Operand = tuple[str, str]
 
-LOG2_CROWD = 3
-"""Where clusters are left out a bank holds the regions of so many of the CTAs that record, or so many times the even
-share: a hash spreads them, not the SMs, and it is not as even."""
-
-
 @dataclass(frozen=True)
 class Asm:
     """Inline PTX. ``outputs`` and ``inputs`` are (name, type) with type "i1", "i32" or "i64"; ``<name>`` in the text
@@ -45,7 +40,9 @@ class KernelFacts:
     than 0. ``slack``: bytes behind the limit, where the events of a full warp go: room for the largest group.
     ``clusters``: the target has cluster registers (sm_90 and newer). ``wide``: lanes 0 to 3 store a record together, a
     word each (:func:`wide_event`); only where no other lane leads and every warp is whole. ``selection``: the clusters
-    and warps that record, None: all. ``ring``: the newest events are kept (slack 0)."""
+    and warps that record, None: all. ``ring``: the newest events are kept (slack 0). ``whole``: no other lane leads,
+    every warp has all its lanes, and it is no ring: then lanes write the header together. ``block``: its packed
+    dimensions, of a whole kernel."""
 
     kernel_id: int
     stride: int
@@ -55,73 +52,25 @@ class KernelFacts:
     wide: bool = False
     selection: KernelSelection | None = None
     ring: bool = False
-
-
-def _lane_trim(facts: KernelFacts) -> int:
-    """Bytes behind the last whole slot of a lane's block."""
-    return -wire.LANE_HEADER_BYTES % facts.stride
-
-
-def _least_lane_bytes(facts: KernelFacts) -> int:
-    """A lane's block holds four slots at least, beside its header and the slack."""
-    needed = wire.LANE_HEADER_BYTES + 4 * facts.stride + facts.slack + facts.stride
-    return -(-needed // wire.REGION_ALIGN) * wire.REGION_ALIGN
+    whole: bool = False
+    block: int = 0
 
 
 def _sizes(facts: KernelFacts) -> str:
-    """PTX that sets u32 ``main``, ``lane`` and ``trim`` from the u64 region descriptor <region>.
+    """PTX that sets u32 ``main``, ``lane`` and ``trim`` from the u64 region word <region> (:func:`wire.region_word`).
 
     ``trim``: bytes at the end of main that are not to be used; in other lanes than 0, those behind the last whole slot
-    of their block. Uses u32 s, t, m, pred q.
-
-    Arithmetic on constants and special registers only: it is done again at exit rather than keep registers alive.
+    of their block. Uses u32 t, pred q. Done again at exit rather than keep registers alive: the word is a constant of
+    the launch, and host code has worked it out. When the device did so from the grid, each of the three times took 28
+    instructions, and a kernel of 524,288 warps and 66 us took 100 us longer.
     """
-    lane = "mov.u32 lane,0; "
-    if facts.lanes:
-        lane = (
-            f"selp.b32 lane,t,lane,q; max.u32 lane,lane,{_least_lane_bytes(facts)}; "
-            f"mov.u32 t,%laneid; setp.ne.u32 q,t,0; selp.b32 trim,{_lane_trim(facts)},trim,q; "
-        )
-    crowd = f"sub.s32 t,s,{wire.LOG2_BANKS - 1}; "
-    if _thinned(facts):
-        crowd = f"add.u32 m,m,{LOG2_CROWD}; min.u32 m,m,s; sub.s32 t,s,{wire.LOG2_BANKS - LOG2_CROWD}; "
-    return (
-        "mov.b64 {main,lane}, <region>; "
-        "and.b32 t,main,1; setp.ne.u32 q,t,0; "
-        "mov.u32 s,%nctaid.x; mov.u32 t,%nctaid.y; mul.lo.u32 s,s,t; mov.u32 t,%nctaid.z; mul.lo.u32 s,s,t; "
-        "mov.u32 m,%ntid.x; mov.u32 t,%ntid.y; mul.lo.u32 m,m,t; mov.u32 t,%ntid.z; mul.lo.u32 m,m,t; "
-        "add.u32 m,m,31; shr.u32 m,m,5; " + _crowd(facts) + "mul.lo.u32 s,s,m; "
-        # s, m = ceil(log2) of the warps of the launch, and of a CTA
-        "sub.u32 s,s,1; clz.b32 s,s; sub.u32 s,32,s; sub.u32 m,m,1; clz.b32 m,m; sub.u32 m,32,m; "
-        # m = log2 of what a bank has for each of the warps that crowd it
-        + crowd
-        + "max.s32 m,m,t; bfe.u32 t,main,16,5; sub.s32 m,t,m; "
-        "bfe.u32 t,main,1,5; sub.s32 t,t,s; bfe.u32 s,main,6,5; max.s32 t,t,s; bfe.u32 s,main,11,5; min.s32 t,t,s; "
-        f"min.s32 t,t,m; max.s32 t,t,{wire.LOG2_LEAST_MAIN}; "
-        "mov.u32 s,1; shl.b32 s,s,t; bfe.u32 trim,main,2,4; shl.b32 trim,trim,3; selp.b32 trim,0,trim,q; "
-        f"and.b32 main,main,{-wire.REGION_ALIGN}; selp.b32 main,s,main,q; "
-        "shr.u32 t,lane,1; shr.u32 t,main,t; and.b32 s,lane,1; setp.ne.and.u32 q,s,0,q; " + lane
+    trim = f"and.b32 trim,main,{wire.REGION_ALIGN - 8 >> 1}; shl.b32 trim,trim,1; "
+    text = "mov.b64 {main,lane}, <region>; " + trim + f"and.b32 main,main,{-wire.REGION_ALIGN}; "
+    if not facts.lanes:
+        return text + "mov.u32 lane,0; "
+    return text + (
+        f"mov.u32 t,%laneid; setp.ne.u32 q,t,0; selp.b32 trim,{wire.lane_trim(facts.stride)},trim,q; "
     )
-
-
-def _thinned(facts: KernelFacts) -> bool:
-    """Whether only some of a grid's clusters record."""
-    return facts.selection is not None and facts.selection.thins
-
-
-def _crowd(facts: KernelFacts) -> str:
-    """PTX that lowers u32 s, the CTAs of the launch, and u32 m, the warps of a CTA, to no less than those that the
-    selection lets record: few warps get large regions whatever the grid. Uses u32 t, v."""
-    selection = facts.selection
-    if selection is None:
-        return ""
-    text = "" if selection.warps is None else f"min.u32 m,m,{len(selection.warps)}; "
-    size = "mov.u32 t,%cluster_nctarank; max.u32 t,t,1; " if facts.clusters else "mov.u32 t,1; "
-    if selection.clusters is not None:
-        text += size + f"mul.lo.u32 t,t,{len(selection.clusters)}; min.u32 s,s,t; "
-    if selection.cta_stride > 1:  # divided by the power of two that is not larger
-        text += size + f"shr.u32 v,s,{selection.cta_stride.bit_length() - 1}; add.u32 t,t,v; min.u32 s,s,t; "
-    return text
 
 
 def _total() -> str:
@@ -199,10 +148,10 @@ def entry(facts: KernelFacts) -> Asm:
     The bank is ``(smid + 37 * gridid) % BANK_COUNT`` (:func:`wire.bank_of`): SMs of one launch do not share a
     counter, and small launches, which always start on the same SMs, still spread over all banks. Where only some
     clusters record, a hash of the CTA stands for the SM: every 132nd CTA may well run on one SM. The bank's constants
-    are loaded beside the atomic.
+    are loaded beside the atomic, in a whole warp by all lanes.
     """
     place = "mov.u32 b,%smid; "
-    if _thinned(facts):
+    if facts.selection is not None and facts.selection.thins:
         place = (
             "mov.u32 b,%ctaid.z; mov.u32 s,%nctaid.y; mov.u32 t,%ctaid.y; mad.lo.u32 b,b,s,t; "
             "mov.u32 s,%nctaid.x; mov.u32 t,%ctaid.x; mad.lo.u32 b,b,s,t; "
@@ -210,9 +159,9 @@ def entry(facts: KernelFacts) -> Asm:
             f"mul.lo.u32 b,b,{wire.SCATTER[1]:#x}; shr.u32 s,b,16; xor.b32 b,b,s; "
         )
     text = (
-        "{ .reg .pred p; .reg .u64 a,g; .reg .u32 b,n; " + _SIZE_REGS + "mov.u64 <clock>,%clock64; "
+        "{ .reg .pred p,c; .reg .u64 a,g,x; .reg .u32 b,n; " + _SIZE_REGS + "mov.u64 <clock>,%clock64; "
         "mov.u64 <timer>,%globaltimer; "
-        "mov.u32 b,%laneid; setp.eq.u32 p,b,0; setp.ne.and.u64 p,<control>,0,p; "
+        "mov.u32 b,%laneid; setp.ne.u64 c,<control>,0; setp.eq.and.u32 p,b,0,c; "
         + _sizes(facts)
         + "mov.u64 g,%gridid; cvt.u32.u64 n,g; "
         + place
@@ -220,22 +169,16 @@ def entry(facts: KernelFacts) -> Asm:
         f"and.b32 n,n,{wire.BANK_COUNT - 1}; mad.lo.u32 <bank>,n,{wire.BANK_LINE_BYTES},{wire.BANKS_OFFSET}; "
         + _total()
         + "cvt.u64.u32 a,<bank>; add.u64 a,a,<control>; "
+        # + 0 in the lane that claims: where all lanes have the same bytes ptxas makes one claim for the warp, with a
+        # vote, two shuffles and ten more instructions
+        "mov.u32 b,%laneid; cvt.u64.u32 x,b; add.u64 g,g,x; "
         "mov.u64 <claim>,0; mov.u64 <tail>,0; mov.u64 <place>,0; "
         "@p atom.global.add.u64 <claim>,[a],g; "
-        f"@p ld.volatile.global.v2.u64 {{<tail>,<place>}},[a+{wire.BANK_TAIL_OFFSET}]; }}"
+        f"@{'c' if facts.whole else 'p'} "
+        f"ld.volatile.global.v2.u64 {{<tail>,<place>}},[a+{wire.BANK_TAIL_OFFSET}]; }}"
     )
     outs = (("clock", "i64"), ("timer", "i64"), ("bank", "i32"), ("claim", "i64"), ("tail", "i64"), ("place", "i64"))
     return Asm(text, outs, (("control", "i64"), ("region", "i64")))
-
-
-def _spread() -> str:
-    """PTX that gives every lane of a whole warp lane 0's cursor, and limit and first slot 4 bytes further a lane; uses
-    u32 n, s, t, pred e, q."""
-    return (
-        "shfl.sync.idx.b32 n,<off>,0,31,-1; shfl.sync.idx.b32 t,<limit>,0,31,-1; setp.le.u32 q,t,1; "
-        "mov.u32 s,%laneid; setp.ne.and.u32 e,s,0,q; shl.b32 s,s,2; selp.b32 s,0,s,q; "
-        "mov.u32 <off>,n; add.u32 <first>,n,s; add.u32 t,t,s; selp.b32 <limit>,0,t,e; "
-    )
 
 
 def open_region(facts: KernelFacts) -> Asm:
@@ -249,32 +192,24 @@ def open_region(facts: KernelFacts) -> Asm:
     Of a ring: the address of its first slot (<ring>, else 1 or 0 as the limit) and its slots - 1 (<mask>); the cursor
     begins at 0.
     """
-    cluster = (
-        "mov.u32 s,%cluster_nctaid.y; shl.b32 s,s,8; mov.u32 t,%cluster_nctaid.x; or.b32 s,s,t; "
-        "mov.u32 t,%cluster_nctaid.z; shl.b32 t,t,16; or.b32 s,s,t; "
-        if facts.clusters
-        else "mov.u32 s,0; "
-    )
+    if facts.whole:
+        return _open_whole(facts)
     magic = wire.RING_MAGIC if facts.ring else wire.REGION_MAGIC
     header = (
         f"mov.u32 s,{magic}; cvt.u32.u64 t,<claim>; mov.b64 {{n,m}},<kernel>; "
         "@p st.global.v4.u32 [a],{s,t,n,m}; "
         "mov.u64 g,%gridid; mov.b64 {s,t},g; mov.u32 n,%ctaid.x; mov.u32 m,%ctaid.y; "
         "@p st.global.v4.u32 [a+16],{s,t,n,m}; "
-        # the launch word <launch> fills the upper halves of three fields
-        "mov.b64 {n,m},<launch>; shl.b32 m,m,16; or.b32 m,m,w; "
+        # parts of the launch word fill the upper halves of three fields
+        "mov.b64 {n,m},<beside>; or.b32 m,m,w; "
         "mov.u32 s,%ctaid.z; @p st.global.v4.u32 [a+32],{s,m,main,lane}; "
         "mov.u32 s,%ntid.y; shl.b32 s,s,11; mov.u32 t,%ntid.x; or.b32 s,s,t; mov.u32 t,%ntid.z; shl.b32 t,t,22; "
         "or.b32 s,s,t; mov.u32 t,%nctaid.x; mov.u32 n,%nctaid.y; mov.u32 m,%nctaid.z; "
         "@p st.global.v4.u32 [a+48],{t,n,m,s}; "
-        + cluster
-        + "mov.b64 {m,w},<launch>; mov.u32 t,%smid; shl.b32 n,m,16; or.b32 t,t,n; "
-        f"and.b32 n,m,0xffff0000; or.b32 n,n,{facts.stride}; "
-        + _capacity(facts)
-        + "@p st.global.v4.u32 [a+64],{t,s,n,m}; "
+        "mov.b64 {m,w},<beside>; mov.u32 t,%smid; or.b32 t,t,m; mov.b64 {n,s},<form>; mov.b64 {m,w},<room>; "
+        "@p st.global.v4.u32 [a+64],{t,s,n,m}; "
         "@p st.global.v2.u64 [a+80],{<clock>,<timer>}; "
     )
-    least = facts.stride if facts.ring else facts.slack
     wide_ring = facts.ring and facts.wide
     text = (
         "{ .reg .pred p,r,e; .reg .u64 a,g,x; .reg .u32 n,w,b,f; " + _SIZE_REGS + "mov.u32 b,%laneid; "
@@ -283,8 +218,6 @@ def open_region(facts: KernelFacts) -> Asm:
         + _total()
         + "mov.b64 {t,s},<place>; setp.ne.and.u32 e,t,0,p; "  # t = mask, s = base
         "sub.u64 x,<claim>,<tail>; add.u64 x,x,g; cvt.u64.u32 a,t; add.u64 a,a,1; setp.le.and.u64 r,x,a,e; "
-        # a region too small for the slack (of a kernel that no one announced) is none
-        f"add.u32 f,trim,{least}; setp.ge.and.u32 r,main,f,r; "
         "cvt.u32.u64 f,<claim>; and.b32 f,f,t; add.u32 f,f,s; "  # f = the region's offset
         # bytes claimed without room, so that the host can tell a hole from a header that is still to come
         "cvt.u64.u32 a,<bank>; add.u64 a,a,<control>; @!r mov.u32 f,0; not.pred q,r; and.pred q,q,p; "
@@ -297,26 +230,72 @@ def open_region(facts: KernelFacts) -> Asm:
         + (_ring(facts) if facts.ring else _cursor_and_limit(facts))
         + "}"
     )
-    ins = (
-        ("control", "i64"), ("region", "i64"), ("launch", "i64"), ("kernel", "i64"), ("clock", "i64"),
-        ("timer", "i64"), ("bank", "i32"), ("claim", "i64"), ("tail", "i64"), ("place", "i64"),
-    )  # fmt: skip
-    outs: tuple[Operand, ...] = (("off", "i32"), ("limit", "i32"))
-    if facts.wide:
-        outs += (("first", "i32"),)
-    return Asm(text, (("ring", "i64"), ("mask", "i32")) if facts.ring else outs, ins)
+    outs = (("ring", "i64"), ("mask", "i32")) if facts.ring else (("off", "i32"), ("limit", "i32"))
+    return Asm(text, outs, _OPEN_INPUTS)
 
 
-def _capacity(facts: KernelFacts) -> str:
-    """PTX that sets u32 ``m`` to pack_capacity of what open gives to the cursors; uses u32 w."""
-    if facts.ring:  # 2**28 >> clz: an eighth of the largest power of two
-        main = "sub.u32 m,main,trim; clz.b32 m,m; shr.u32 m,268435456,m; "
-        lane = f"sub.u32 w,lane,{wire.LANE_HEADER_BYTES}; clz.b32 w,w; shr.u32 w,268435456,w; "
-    else:
-        spare = wire.LANE_HEADER_BYTES + facts.slack + _lane_trim(facts)
-        main = f"sub.u32 m,main,trim; sub.u32 m,m,{facts.slack}; shr.u32 m,m,3; "
-        lane = f"sub.u32 w,lane,{spare}; shr.u32 w,w,3; "
-    return main + (f"{lane}shl.b32 w,w,{wire.CAPACITY_SHIFT}; or.b32 m,m,w; " if facts.lanes else "")
+_OPEN_INPUTS = (
+    ("control", "i64"), ("region", "i64"), ("beside", "i64"), ("form", "i64"), ("room", "i64"), ("kernel", "i64"),
+    ("clock", "i64"), ("timer", "i64"), ("bank", "i32"), ("claim", "i64"), ("tail", "i64"), ("place", "i64"),
+)  # fmt: skip
+
+
+def _pieces(words: Sequence[Sequence[str]]) -> str:
+    """PTX that sets u32 ``w0`` to ``w3`` to the row of ``words`` whose number the lane ``b`` has. Uses pred q."""
+    text = "".join(f"mov.b32 w{k},{word}; " for k, word in enumerate(words[0]))
+    for number, row in enumerate(words[1:], 1):
+        text += f"setp.eq.u32 q,b,{number}; " + "".join(f"selp.b32 w{k},{word},w{k},q; " for k, word in enumerate(row))
+    return text
+
+
+def _open_whole(facts: KernelFacts) -> Asm:
+    """``open`` of a whole warp: lane k writes the header's k-th 16 bytes, with one store of six lanes. Six stores of
+    one lane took the store path 24 times, and the constants of the launch had to be moved to registers for them.
+
+    All lanes get the same cursor and limit; in a wide kernel the limit, and the first slot (<first>), is 4 bytes
+    further a lane. Where nothing can be stored they are (8, 1) or (8, 0).
+    """
+    header = (
+        (str(wire.REGION_MAGIC), "position", "kernel0", "kernel1"),
+        ("grid0", "grid1", "cta0", "cta1"),
+        ("cta2", "warp", "main", "0"),
+        ("of0", "of1", "of2", str(facts.block)),
+        ("sm", "cluster", "stride", "capacity"),
+        ("clock0", "clock1", "timer0", "timer1"),
+    )
+    further = "shl.b32 s,b,2; selp.b32 s,s,0,r; add.u32 <limit>,<limit>,s; add.u32 <first>,<off>,s; "
+    names = [name for row in header for name in row if name.isidentifier() and name != "main"]
+    text = (
+        "{ .reg .pred p,r,e,q; .reg .u64 a,g,x; .reg .u32 main,n,m,s,t,w,b,f,limit,w0,w1,w2,w3,"
+        + ",".join(names)
+        + "; mov.b64 {main,n},<region>; "
+        f"and.b32 main,main,{-wire.REGION_ALIGN}; add.u32 n,main,{wire.REGION_HEADER_BYTES}; cvt.u64.u32 g,n; "
+        "mov.u32 b,%laneid; setp.eq.u32 p,b,0; setp.ne.and.u64 p,<control>,0,p; "
+        "mov.b64 {t,s},<place>; setp.ne.u32 e,t,0; "  # t = mask, s = base
+        "sub.u64 x,<claim>,<tail>; add.u64 x,x,g; cvt.u64.u32 a,t; add.u64 a,a,1; setp.le.and.u64 r,x,a,e; "
+        "and.pred r,r,p; cvt.u32.u64 position,<claim>; and.b32 f,position,t; add.u32 f,f,s; selp.b32 f,f,0,r; "
+        # bytes claimed without room, so that the host can tell a hole from a header that is still to come
+        "cvt.u64.u32 a,<bank>; add.u64 a,a,<control>; not.pred q,r; and.pred q,q,p; "
+        f"@q red.global.add.u64 [a+{wire.BANK_FAILED_OFFSET}],g; "
+        # f = the region's offset, 0: none
+        "shfl.sync.idx.b32 f,f,0,31,-1; setp.ne.u32 r,f,0; mad.wide.u32 a,b,16,<control>; cvt.u64.u32 x,f; "
+        "add.u64 a,a,x; "
+        + _lane_mask()
+        + "mov.b64 {kernel0,kernel1},<kernel>; mov.u64 x,%gridid; "
+        "mov.b64 {grid0,grid1},x; mov.u32 cta0,%ctaid.x; mov.u32 cta1,%ctaid.y; mov.u32 cta2,%ctaid.z; "
+        # parts of the launch word fill the upper halves of three fields
+        "mov.b64 {n,m},<beside>; or.b32 warp,m,w; mov.u32 sm,%smid; or.b32 sm,sm,n; mov.b64 {stride,cluster},<form>; "
+        "mov.u32 of0,%nctaid.x; mov.u32 of1,%nctaid.y; mov.u32 of2,%nctaid.z; mov.b64 {capacity,limit},<room>; "
+        "mov.b64 {clock0,clock1},<clock>; mov.b64 {timer0,timer1},<timer>; "
+        + _pieces(header)
+        + f"setp.lt.and.u32 q,b,{len(header)},r; @q st.global.v4.u32 [a],{{w0,w1,w2,w3}}; "
+        f"add.u32 n,f,{wire.REGION_HEADER_BYTES}; add.u32 t,n,limit; "
+        "selp.b32 w,1,0,e; selp.b32 <off>,n,8,r; selp.b32 <limit>,t,w,r; "
+        + (further if facts.wide else "")
+        + "}"
+    )
+    outs: tuple[Operand, ...] = (("off", "i32"), ("limit", "i32"), *((("first", "i32"),) if facts.wide else ()))
+    return Asm(text, outs, _OPEN_INPUTS)
 
 
 def _cursor_and_limit(facts: KernelFacts) -> str:
@@ -329,7 +308,6 @@ def _cursor_and_limit(facts: KernelFacts) -> str:
         f"setp.ne.u32 r,f,0; add.u32 n,f,{wire.REGION_HEADER_BYTES}; add.u32 t,n,main; "
         + (lanes if facts.lanes else "")
         + f"sub.u32 t,t,{facts.slack}; sub.u32 t,t,trim; selp.b32 <off>,n,8,r; selp.b32 <limit>,t,b,r; "
-        + (_spread() if facts.wide else "")
     )
 
 
@@ -576,6 +554,8 @@ def close(facts: KernelFacts) -> Asm:
     """Writes the count of events and the exit clocks; a warp without a region leaves a record in the lost table."""
     if facts.ring:
         return _close_ring(facts)
+    if facts.whole:
+        return _close_whole(facts)
     lanes = (
         # other lanes: their block starts lane bytes before the limit (plus slack)
         f"sub.u32 n,s,lane; add.u32 f,n,{wire.LANE_HEADER_BYTES}; sub.u32 f,<off>,f; "
@@ -602,8 +582,36 @@ def close(facts: KernelFacts) -> Asm:
         "sub.u32 f,<off>,8; "
         + _lose(facts.stride)
     )
-    ins = (("control", "i64"), ("region", "i64"), ("kernel", "i64"), ("off", "i32"), ("limit", "i32"))
-    return Asm(text, (), ins)
+    return Asm(text, (), _CLOSE_INPUTS)
+
+
+_CLOSE_INPUTS = (
+    ("control", "i64"), ("region", "i64"), ("room", "i64"), ("kernel", "i64"), ("off", "i32"), ("limit", "i32"),
+)  # fmt: skip
+
+
+def _close_whole(facts: KernelFacts) -> Asm:
+    """``close`` of a whole warp: lanes 0 and 1 write what is left of the header. Only lane 0 leaves a lost record."""
+    # the limit is 4 bytes further a lane where the first slot was
+    piece = f"mad.lo.u32 n,b,{12 if facts.wide else 16},n; "
+    text = (
+        "{ .reg .pred q,r; .reg .u64 a,g,x,y; "
+        ".reg .u32 n,f,w,b,s,t,m,w0,w1,w2,w3,clock0,clock1,timer0,timer1,closed; "
+        # the clock is lane 0's and the timer lane 1's: both have to be here
+        "bar.warp.sync -1; mov.u64 x,%clock64; mov.u64 y,%globaltimer; mov.u32 b,%laneid; "
+        "mov.b64 {m,t},<room>; setp.gt.u32 r,<limit>,1; sub.u32 n,<limit>,t; "
+        # n = first slot, f = bytes advanced in lane 0
+        f"sub.u32 f,<off>,n; sub.u32 n,n,{wire.REGION_HEADER_BYTES}; {piece}"
+        "cvt.u64.u32 a,n; add.u64 a,a,<control>; "
+        f"mov.u32 closed,{wire.CLOSED_MAGIC}; mov.b64 {{clock0,clock1}},x; mov.b64 {{timer0,timer1}},y; "
+        + _pieces((("f", "closed", "clock0", "clock1"), ("timer0", "timer1", "0", "0")))
+        + "setp.lt.and.u32 q,b,2,r; @q st.global.v4.u32 [a+96],{w0,w1,w2,w3}; "
+        # no region although recording is on: limit 1, and the cursor began at 8
+        "setp.eq.u32 q,<limit>,1; setp.eq.and.u32 q,b,0,q; setp.gt.and.u32 q,<off>,8,q; @!q bra WT_DONE; "
+        "sub.u32 f,<off>,8; "
+        + _lose(facts.stride)
+    )
+    return Asm(text, (), _CLOSE_INPUTS)
 
 
 def _close_ring(facts: KernelFacts) -> Asm:

@@ -162,8 +162,9 @@ class HostCell:
         self._driver[:] = capturing, address
 
     def parameters(self, ordinal: int, kernel_id: int, stream: int | None = None) -> tuple[int, int, int]:
-        """The hidden parameters (control, region, launch word) of a launch into ``stream``, found as host code finds
-        them (see ``frontends.cute.hidden``): for launches that have no host code, and no captures."""
+        """(control, size, launch word) of a launch into ``stream``, found as host code finds them (see
+        ``frontends.cute.hidden``): for launches that have no host code, and no captures. ``size``: the entry's main
+        and, in the upper half, lane."""
         control, region = self._memory_of(ordinal, kernel_id)
         return control, region, wire.stream_word(stream) if control and stream is not None else 0
 

@@ -6,6 +6,7 @@ is a recording of its own, whose sizes and steps a test decides.
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 import re
@@ -127,10 +128,31 @@ def launch(
     """
     record = _record(kernel)
     ordinal = _ordinal(device)
-    hidden = CELL.parameters(ordinal, record.kernel_id, stream)
+    hidden = parameters(kernel, *CELL.parameters(ordinal, record.kernel_id, stream), **shape)
     memory = _memories.get(ordinal)
     with memory.busy if memory is not None else nullcontext():
         return kernel.launch(device, [*args, *hidden], **shape)
+
+
+def parameters(
+    kernel: CompiledKernel, control: int, size: int, word: int, **shape: Any
+) -> tuple[int, int, int, int, int]:
+    """The hidden parameters that host code makes of what it finds (see ``HostCell.parameters``) at a launch of
+    ``shape``."""
+    rules = _record(kernel).launch_rules
+    grid, block, cluster = (
+        _triple(shape.get(name) or getattr(kernel, name)) for name in ("grid", "block", "cluster")
+    )
+    warps = -(-math.prod(block) // 32)
+    main, lane = size & 0xFFFFFFFF, size >> 32
+    region = wire.region_word(main, lane, rules, math.prod(grid), warps, math.prod(cluster))
+    return wire.hidden_parameters(control, region, word, rules, cluster)
+
+
+def _triple(size: int | Sequence[int] | None) -> tuple[int, int, int]:
+    given = () if size is None else (size,) if isinstance(size, int) else tuple(size)
+    x, y, z = (*given, 1, 1, 1)[:3]
+    return x, y, z
 
 
 def _ordinal(device: Device) -> int:
@@ -211,7 +233,8 @@ class EmulatedRecording:
         events = record.max_events if max_events_per_warp is None else max_events_per_warp
         size = None if events is None else exact(record, self.memory.layout, events)
         size = size or automatic(self.memory.layout, lanes=record.lane_events)
-        hidden = [self.memory.control if recording else 0, size.main | size.lane << 32, word]
+        control = self.memory.control if recording else 0
+        hidden = parameters(kernel, control, size.main | size.lane << 32, word, **shape)
         return kernel.launch(self.device, [*args, *hidden], **shape)
 
     def step(self) -> DrainStats:

@@ -17,16 +17,21 @@ is in the cell), and only then a callback into Python numbers the capture and th
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from cutlass._mlir import ir
+from cutlass._mlir.dialects import arith
 
 from ... import wire
+from ...sites import KernelRecord
 from .ir_tools import attribute_items, int_type, plain_value, symbol, walk
 
 _FIELD = {name: place[1] for name, place in (wire.CELL_KERNEL_DTYPE.fields or {}).items()}
 """Offsets in a kernel's entry of the cell."""
 _STREAM_TYPE = "!cuda.stream"
+_CONFIGURATION = "cuda.launch_cfg"
 
 # Functions at addresses of the cell are reached through libc's bsearch, as the comparison of its key with the only
 # element, which it returns where they return 0: an indirect llvm.call in the host module crashes the DSL's passes.
@@ -146,8 +151,141 @@ llvm.func internal @warptrace_control(%entry_offset: i64) -> i64 {{
 ^done(%out: i64):
   llvm.return %out : i64
 }}
-llvm.func internal @warptrace_region(%entry_offset: i64) -> i64 {{
+llvm.func internal @warptrace_log2(%n: i64) -> i64 {{
+  %one = llvm.mlir.constant(1 : i64) : i64
+  %bits = llvm.mlir.constant(64 : i64) : i64
+  %some = llvm.intr.umax(%n, %one) : (i64, i64) -> i64
+  %less = llvm.sub %some, %one : i64
+  %zeros = "llvm.intr.ctlz"(%less) <{{is_zero_poison = false}}> : (i64) -> i64
+  %up = llvm.sub %bits, %zeros : i64
+  llvm.return %up : i64
+}}
+llvm.func internal @warptrace_auto_main(%auto: i64, %all_ctas: i64, %all_warps: i64, %cluster: i64, %most_warps: i64,
+                                        %named: i64, %stride: i64, %crowding: i64) -> i64 {{
   %zero = llvm.mlir.constant(0 : i64) : i64
+  %one = llvm.mlir.constant(1 : i64) : i64
+  %six = llvm.mlir.constant(6 : i64) : i64
+  %eleven = llvm.mlir.constant(11 : i64) : i64
+  %sixteen = llvm.mlir.constant(16 : i64) : i64
+  %field = llvm.mlir.constant(31 : i64) : i64
+  %banks = llvm.mlir.constant({wire.LOG2_BANKS} : i64) : i64
+  %floor = llvm.mlir.constant({wire.LOG2_LEAST_MAIN} : i64) : i64
+  %warps = llvm.intr.umin(%all_warps, %most_warps) : (i64, i64) -> i64
+  %some_named = llvm.icmp "ne" %named, %zero : i64
+  %in_named = llvm.mul %named, %cluster : i64
+  %of_named = llvm.intr.umin(%in_named, %all_ctas) : (i64, i64) -> i64
+  %chosen = llvm.select %some_named, %of_named, %all_ctas : i1, i64
+  %thinned = llvm.lshr %chosen, %stride : i64
+  %share = llvm.add %thinned, %cluster : i64
+  %ctas = llvm.intr.umin(%chosen, %share) : (i64, i64) -> i64
+  %log_cta = llvm.call @warptrace_log2(%warps) : (i64) -> i64
+  %every = llvm.mul %ctas, %warps : i64
+  %log_all = llvm.call @warptrace_log2(%every) : (i64) -> i64
+  %near = llvm.add %log_cta, %crowding : i64
+  %near_most = llvm.intr.smin(%near, %log_all) : (i64, i64) -> i64
+  %even = llvm.intr.smax(%crowding, %one) : (i64, i64) -> i64
+  %over = llvm.sub %log_all, %banks : i64
+  %spread = llvm.add %over, %even : i64
+  %crowd = llvm.intr.smax(%near_most, %spread) : (i64, i64) -> i64
+  %budget0 = llvm.lshr %auto, %one : i64
+  %budget = llvm.and %budget0, %field : i64
+  %least0 = llvm.lshr %auto, %six : i64
+  %least = llvm.and %least0, %field : i64
+  %most0 = llvm.lshr %auto, %eleven : i64
+  %most = llvm.and %most0, %field : i64
+  %bank0 = llvm.lshr %auto, %sixteen : i64
+  %bank = llvm.and %bank0, %field : i64
+  %each = llvm.sub %budget, %log_all : i64
+  %raised = llvm.intr.smax(%each, %least) : (i64, i64) -> i64
+  %lowered = llvm.intr.smin(%raised, %most) : (i64, i64) -> i64
+  %held = llvm.sub %bank, %crowd : i64
+  %fitting = llvm.intr.smin(%lowered, %held) : (i64, i64) -> i64
+  %log = llvm.intr.smax(%fitting, %floor) : (i64, i64) -> i64
+  %main = llvm.shl %one, %log : i64
+  llvm.return %main : i64
+}}
+llvm.func internal @warptrace_slots(%main: i64) -> i64 {{
+  %one = llvm.mlir.constant(1 : i64) : i64
+  %units = llvm.mlir.constant({-wire.REGION_ALIGN} : i64) : i64
+  %mask = llvm.mlir.constant({wire.TRIM_MASK} : i64) : i64
+  %bytes = llvm.and %main, %units : i64
+  %field = llvm.and %main, %mask : i64
+  %trim = llvm.shl %field, %one : i64
+  %slots = llvm.sub %bytes, %trim : i64
+  llvm.return %slots : i64
+}}
+llvm.func internal @warptrace_ring(%room: i64) -> i64 {{
+  %one = llvm.mlir.constant(1 : i64) : i64
+  %top = llvm.mlir.constant(63 : i64) : i64
+  %zeros = "llvm.intr.ctlz"(%room) <{{is_zero_poison = false}}> : (i64) -> i64
+  %log = llvm.sub %top, %zeros : i64
+  %size = llvm.shl %one, %log : i64
+  llvm.return %size : i64
+}}
+llvm.func internal @warptrace_room(%region: i64, %slack: i64, %spare: i64, %ring: i64) -> i64 {{
+  %zero = llvm.mlir.constant(0 : i64) : i64
+  %three = llvm.mlir.constant(3 : i64) : i64
+  %half = llvm.mlir.constant(32 : i64) : i64
+  %place = llvm.mlir.constant({wire.CAPACITY_SHIFT} : i64) : i64
+  %low = llvm.mlir.constant(4294967295 : i64) : i64
+  %main = llvm.and %region, %low : i64
+  %lane = llvm.lshr %region, %half : i64
+  %slots = llvm.call @warptrace_slots(%main) : (i64) -> i64
+  %room = llvm.sub %slots, %slack : i64
+  %blocks = llvm.icmp "ne" %lane, %zero : i64
+  %inner = llvm.sub %lane, %spare : i64
+  %is_ring = llvm.icmp "ne" %ring, %zero : i64
+  llvm.cond_br %is_ring, ^ring, ^done(%room, %inner : i64, i64)
+^ring:
+  %main_ring = llvm.call @warptrace_ring(%room) : (i64) -> i64
+  %lane_ring = llvm.call @warptrace_ring(%inner) : (i64) -> i64
+  llvm.br ^done(%main_ring, %lane_ring : i64, i64)
+^done(%main_bytes: i64, %lane_bytes: i64):
+  %main_words = llvm.lshr %main_bytes, %three : i64
+  %lane_words = llvm.lshr %lane_bytes, %three : i64
+  %placed = llvm.shl %lane_words, %place : i64
+  %beside = llvm.select %blocks, %placed, %zero : i1, i64
+  %capacity = llvm.or %main_words, %beside : i64
+  %upper = llvm.shl %room, %half : i64
+  %word = llvm.or %capacity, %upper : i64
+  llvm.return %word : i64
+}}
+llvm.func internal @warptrace_beside(%word: i64) -> i64 {{
+  %field = llvm.mlir.constant(65535 : i64) : i64
+  %sixteen = llvm.mlir.constant(16 : i64) : i64
+  %shift = llvm.mlir.constant(48 : i64) : i64
+  %half = llvm.mlir.constant(32 : i64) : i64
+  %low0 = llvm.and %word, %field : i64
+  %low = llvm.shl %low0, %sixteen : i64
+  %high0 = llvm.lshr %word, %half : i64
+  %high = llvm.shl %high0, %shift : i64
+  %both = llvm.or %low, %high : i64
+  llvm.return %both : i64
+}}
+llvm.func internal @warptrace_form(%word: i64, %stride: i64, %x: i64, %y: i64, %z: i64) -> i64 {{
+  %mask = llvm.mlir.constant(4294901760 : i64) : i64
+  %eight = llvm.mlir.constant(8 : i64) : i64
+  %sixteen = llvm.mlir.constant(16 : i64) : i64
+  %half = llvm.mlir.constant(32 : i64) : i64
+  %middle = llvm.and %word, %mask : i64
+  %lower = llvm.or %middle, %stride : i64
+  %ys = llvm.shl %y, %eight : i64
+  %zs = llvm.shl %z, %sixteen : i64
+  %xy = llvm.or %x, %ys : i64
+  %xyz = llvm.or %xy, %zs : i64
+  %upper = llvm.shl %xyz, %half : i64
+  %both = llvm.or %lower, %upper : i64
+  llvm.return %both : i64
+}}
+llvm.func internal @warptrace_region(%entry_offset: i64, %ctas: i64, %warps: i64, %cluster: i64, %least_slots: i64,
+                                     %least_lane: i64, %most_warps: i64, %named: i64, %stride: i64, %crowding: i64)
+    -> i64 {{
+  %zero = llvm.mlir.constant(0 : i64) : i64
+  %one = llvm.mlir.constant(1 : i64) : i64
+  %half = llvm.mlir.constant(32 : i64) : i64
+  %align = llvm.mlir.constant({wire.REGION_ALIGN} : i64) : i64
+  %units = llvm.mlir.constant({-wire.REGION_ALIGN} : i64) : i64
+  %low = llvm.mlir.constant(4294967295 : i64) : i64
   %cell = llvm.call @warptrace_cell() : () -> i64
   %none = llvm.icmp "eq" %cell, %zero : i64
   llvm.cond_br %none, ^done(%zero : i64), ^load
@@ -155,7 +293,32 @@ llvm.func internal @warptrace_region(%entry_offset: i64) -> i64 {{
   %cellp = llvm.inttoptr %cell : i64 to !llvm.ptr
   %entry = llvm.getelementptr %cellp[%entry_offset] : (!llvm.ptr, i64) -> !llvm.ptr, i8
   %value = llvm.load volatile %entry : !llvm.ptr -> i64
-  llvm.br ^done(%value : i64)
+  %given = llvm.and %value, %low : i64
+  %given_lane = llvm.lshr %value, %half : i64
+  %flag = llvm.and %given, %one : i64
+  %automatic = llvm.icmp "ne" %flag, %zero : i64
+  llvm.cond_br %automatic, ^grid, ^whole(%given, %given_lane : i64, i64)
+^grid:
+  %main = llvm.call @warptrace_auto_main(%given, %ctas, %warps, %cluster, %most_warps, %named, %stride, %crowding)
+    : (i64, i64, i64, i64, i64, i64, i64, i64) -> i64
+  %shift = llvm.lshr %given_lane, %one : i64
+  %part = llvm.lshr %main, %shift : i64
+  %with = llvm.and %given_lane, %one : i64
+  %blocks = llvm.mul %part, %with : i64
+  llvm.br ^whole(%main, %blocks : i64, i64)
+^whole(%wanted_main: i64, %lane_bytes: i64):
+  %slots = llvm.call @warptrace_slots(%wanted_main) : (i64) -> i64
+  %few = llvm.icmp "slt" %slots, %least_slots : i64
+  %beyond = llvm.add %least_slots, %align : i64
+  %behind = llvm.sub %beyond, %one : i64
+  %least_main = llvm.and %behind, %units : i64
+  %main_bytes = llvm.select %few, %least_main, %wanted_main : i1, i64
+  %larger = llvm.intr.umax(%lane_bytes, %least_lane) : (i64, i64) -> i64
+  %lanes = llvm.icmp "ne" %least_lane, %zero : i64
+  %lane = llvm.select %lanes, %larger, %zero : i1, i64
+  %upper = llvm.shl %lane, %half : i64
+  %word = llvm.or %main_bytes, %upper : i64
+  llvm.br ^done(%word : i64)
 ^done(%out: i64):
   llvm.return %out : i64
 }}
@@ -286,53 +449,64 @@ def note_launches(on: bool) -> None:
     _noted = on
 
 
-def add_parameters(kernel: Any) -> tuple[Any, Any, Any]:
-    """Appends (control, region, launch word) to a kernel's parameters; returns their values in the body."""
+PARAMETERS = ("control", "region", "beside", "form", "room")
+"""Names of the hidden parameters in device operations: see ``wire.hidden_parameters``."""
+
+
+def add_parameters(kernel: Any) -> dict[str, Any]:
+    """Appends PARAMETERS to a kernel's parameters; returns their values in the body."""
     i64 = int_type("i64")
     entry = kernel.regions[0].blocks[0]
-    values = tuple(entry.add_argument(i64, ir.Location.unknown()) for _ in range(3))
+    values = {name: entry.add_argument(i64, ir.Location.unknown()) for name in PARAMETERS}
     old = ir.FunctionType(ir.TypeAttr(kernel.attributes["function_type"]).value)
-    new = ir.FunctionType.get([*old.inputs, i64, i64, i64], list(old.results))
+    new = ir.FunctionType.get([*old.inputs, *(i64 for _ in values)], list(old.results))
     kernel.attributes["function_type"] = ir.TypeAttr.get(new)
     if "arg_attrs" in kernel.attributes:
         attrs = list(ir.ArrayAttr(kernel.attributes["arg_attrs"]))
         kernel.attributes["arg_attrs"] = ir.ArrayAttr.get([*attrs, *(ir.DictAttr.get({}) for _ in values)])
-    return values[0], values[1], values[2]
+    return values
 
 
-def rewrite_launches(module: Any, kernel_ids: dict[str, int]) -> None:
-    """Gives every launch of the named kernels the three values, and the module the host functions that yield them."""
-    launches: list[tuple[Any, int]] = []
+def rewrite_launches(module: Any, records: Mapping[str, KernelRecord]) -> None:
+    """Gives every launch of the kernels, by symbol, the hidden values, and the module the host functions that
+    yield them."""
+    launches: list[tuple[Any, KernelRecord]] = []
 
     def visit(op: Any) -> None:
         if op.name.startswith("cuda.launch"):
             for value in attribute_items(op).values():
                 name = str(value).rsplit("@", 1)[-1].strip('"')
-                if "@" in str(value) and name in kernel_ids:
-                    launches.append((op, kernel_ids[name]))
+                if "@" in str(value) and name in records:
+                    launches.append((op, records[name]))
 
     walk(module.operation, visit)
     if not launches:
         return
     with ir.Location.unknown():
         _add_host_functions(module)
-    for op, kernel_id in launches:
-        _rewrite(op, kernel_id)
+    for op, record in launches:
+        _rewrite(op, record)
 
 
-def _rewrite(op: Any, kernel_id: int) -> None:
+def _rewrite(op: Any, record: KernelRecord) -> None:
+    kernel_id = record.kernel_id
     offset = wire.CELL_KERNELS_OFFSET + kernel_id % wire.CELL_KERNEL_COUNT * wire.CELL_KERNEL_BYTES
     given = [plain_value(o) for o in op.operands]
     with ir.InsertionPoint(op), op.location:
-        control, region = (_call(name, _constant(offset)) for name in ("warptrace_control", "warptrace_region"))
+        control = _call("warptrace_control", _constant(offset))
+        rules, shape = record.launch_rules, _shape(op)
+        region = _call("warptrace_region", _constant(offset), *shape.sizes(), *map(_constant, _size_rules(rules)))
         stream = _stream(op)
-        launch = _constant(0) if stream is None else _call("warptrace_launch", control, stream)
+        word = _constant(0) if stream is None else _call("warptrace_launch", control, stream)
         if _noted:
-            launch = _call("warptrace_note", _constant(kernel_id), control, launch)
+            word = _call("warptrace_note", _constant(kernel_id), control, word)
+        beside = _call("warptrace_beside", word)
+        form = _call("warptrace_form", word, _constant(rules.stride), *shape.cluster)
+        room = _call("warptrace_room", region, *map(_constant, _room_rules(rules)))
         new = ir.Operation.create(
             op.name,
             results=[r.type for r in op.results],
-            operands=[*given, control, region, launch],
+            operands=[*given, control, region, beside, form, room],
             attributes=attribute_items(op),
         )
     for old, fresh in zip(op.results, new.results, strict=True):
@@ -340,12 +514,70 @@ def _rewrite(op: Any, kernel_id: int) -> None:
     op.erase()
 
 
+def _size_rules(rules: wire.LaunchRules) -> tuple[int, ...]:
+    """As ``warptrace_region`` has them, behind the launch's shape."""
+    chosen = (rules.warps, rules.clusters, rules.log2_stride, rules.log2_crowd)
+    return rules.least_slots, rules.least_lane, *chosen
+
+
+def _room_rules(rules: wire.LaunchRules) -> tuple[int, ...]:
+    """As ``warptrace_room`` has them, behind the region word."""
+    spare = wire.LANE_HEADER_BYTES + (0 if rules.ring else rules.slack + wire.lane_trim(rules.stride))
+    return rules.slack, spare, int(rules.ring)
+
+
+UNKNOWN_CTAS = 1 << 20
+"""Where the launch operation does not tell its grid: regions are small then."""
+
+
+@dataclass(frozen=True)
+class _Shape:
+    """Of a launch, i64 each. ``cluster``: its dimensions, 1 where it has none."""
+
+    ctas: Any
+    warps: Any
+    cluster: tuple[Any, ...]
+
+    def sizes(self) -> list[Any]:
+        """CTAs, warps of a CTA, CTAs of a cluster."""
+        return [self.ctas, self.warps, _product(self.cluster)]
+
+
+def _shape(launch: Any) -> _Shape:
+    for value in map(plain_value, launch.operands):
+        maker = getattr(value.owner, "operation", None)
+        if maker is not None and maker.name.startswith(_CONFIGURATION):
+            sizes = [plain_value(o) for o in maker.operands if str(plain_value(o).type) == "i32"]
+            if len(sizes) == 6:
+                block, grid = _wide(sizes[:3]), _wide(sizes[3:])
+                warps = arith.shrui(arith.addi(_product(block), _constant(31)), _constant(5))
+                return _Shape(_product(grid), warps, _cluster(value))
+    return _Shape(_constant(UNKNOWN_CTAS), _constant(32), tuple(_constant(1) for _ in range(3)))
+
+
+def _cluster(configuration: Any) -> tuple[Any, ...]:
+    for use in configuration.uses:
+        op = use.owner.operation
+        if op.name == f"{_CONFIGURATION}.cluster_dim":
+            return _wide([plain_value(o) for o in op.operands][1:])
+    return tuple(_constant(1) for _ in range(3))
+
+
+def _wide(values: Sequence[Any]) -> tuple[Any, ...]:
+    return tuple(arith.extui(int_type("i64"), value) for value in values)
+
+
+def _product(values: Sequence[Any]) -> Any:
+    x, y, z = values
+    return arith.muli(arith.muli(x, y), z)
+
+
 def _stream(launch: Any) -> Any | None:
     """A launch's stream as a pointer, None where the operation tells none."""
     operands = [plain_value(o) for o in launch.operands]
     for value in list(operands):  # of a launch with a configuration, that has it
         maker = getattr(value.owner, "operation", None)
-        if maker is not None and maker.name.startswith("cuda.launch_cfg"):
+        if maker is not None and maker.name.startswith(_CONFIGURATION):
             operands += [plain_value(o) for o in maker.operands]
     streams = [value for value in operands if str(value.type) == _STREAM_TYPE]
     if len(streams) != 1:

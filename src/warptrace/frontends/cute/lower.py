@@ -63,6 +63,11 @@ MOST_BRIEF = 4
 Anything else between two events takes time that a user may want to see."""
 
 
+MOST_NARROW = 8
+"""A warp that records no more events than this has them stored by lane 0: what other lanes would have to know first
+costs more than it saves."""
+
+
 @dataclass(frozen=True)
 class Event:
     """A placeholder read back from the IR. ``site`` is its number in the kernel's table (0: not numbered yet);
@@ -135,7 +140,7 @@ def _lower_kernels(module: Any, arch: str, ring: bool) -> list[KernelRecord]:
             lowered.append(_lower_kernel(kernel, events, arch, selection.of(symbol(kernel)), ring and bool(events)))
         else:
             registry.announce_without_events(symbol(kernel))
-    hidden.rewrite_launches(module, {record.symbol: record.kernel_id for record in lowered})
+    hidden.rewrite_launches(module, {record.symbol: record for record in lowered})
     return lowered
 
 
@@ -224,17 +229,20 @@ def _lower_kernel(
     lanes = any(not g.together for g in groups)
     table = {e.site: e.as_site() for e in events}
     sites = tuple(table.values())
+    most = _most_events(kernel, events)
+    whole = not lanes and uniform.whole_warps()
     facts = ptx.KernelFacts(
         kernel_id=kernel_id(symbol(kernel), sites, selection, ring=ring),
         stride=stride,
         lanes=lanes,
         slack=0 if ring else max((len(g.events) for g in groups), default=0) * stride,
         clusters=_has_clusters(arch),
-        wide=bool(events) and not lanes and uniform.whole_warps(),
+        wide=(ring or most is None or most > MOST_NARROW) and whole,
         selection=None if selection.everything else selection,
         ring=ring,
+        whole=whole and not ring,
+        block=uniform.packed_block() if whole and not ring else 0,
     )
-    most = _most_events(kernel, events)
     (_RingLowering if ring else _Lowering)(kernel, facts, groups, uniform).run()
     return KernelRecord(
         facts.kernel_id, symbol(kernel), symbol(kernel), arch, stride, facts.slack, lanes, most, sites,
@@ -400,14 +408,15 @@ class _Lowering:
         return next((op for op in operations if len(op.operation.regions)), operations[-1])
 
     def _begin(self) -> None:
-        self._control, self._region, self._launch = hidden.add_parameters(self._kernel)
+        self._hidden = hidden.add_parameters(self._kernel)
+        self._control = self._hidden["control"]
         with ir.InsertionPoint.at_block_begin(self._entry), ir.Location.unknown():
             one = constant(1, "i32")
             i32 = int_type("i32")
             self._cursor = llvm.alloca(llvm.PointerType.get(), one, ir.TypeAttr.get(i32), alignment=4)
             self._slot = llvm.alloca(llvm.PointerType.get(), one, ir.TypeAttr.get(i32), alignment=4)
             self._chosen = self._select()
-            self._claim = emit(ptx.entry(self._facts), {"control": self._chosen, "region": self._region})
+            self._claim = emit(ptx.entry(self._facts), {"control": self._chosen, "region": self._hidden["region"]})
             self._after_begin = self._claim["place"].owner
 
     def _select(self) -> Any:
@@ -421,8 +430,7 @@ class _Lowering:
         point = ir.InsertionPoint(before) if before is not None else _after(self._after_begin)
         with point, ir.Location.unknown():
             self._kernel_id = constant(self._facts.kernel_id, "i64")
-            operands = {"control": self._chosen, "region": self._region, "launch": self._launch, **self._claim}
-            operands["kernel"] = self._kernel_id
+            operands = {**self._hidden, "control": self._chosen, **self._claim, "kernel": self._kernel_id}
             self._opened(emit(ptx.open_region(self._facts), operands))
             if self._facts.lanes and any(g.together for g in self._groups):
                 self._lane_zero = emit(ptx.lane_zero(), {}, side_effects=False)["lead"]
@@ -435,6 +443,9 @@ class _Lowering:
         """Cursor and limit, as ``open`` gave them."""
         self._limit = opened["limit"]
         self._has_region = arith.cmpi(arith.CmpIPredicate.ugt, self._limit, constant(1, "i32"))
+        if self._facts.whole and not self._facts.wide:  # all lanes know the limit, one stores
+            lead = emit(ptx.lane_zero(), {}, side_effects=False)["lead"]
+            self._has_region = arith.andi(self._has_region, lead)
         if self._facts.wide:
             llvm.store(opened["off"], self._cursor, alignment=4)
             llvm.store(arith.minui(opened["first"], self._limit), self._slot, alignment=4)
@@ -445,8 +456,7 @@ class _Lowering:
         with ir.InsertionPoint(terminator), ir.Location.unknown():
             off = llvm.load(int_type("i32"), self._cursor, alignment=4)
             kernel = constant(self._facts.kernel_id, "i64")
-            operands = {"control": self._control, "region": self._region, "kernel": kernel}
-            emit(ptx.close(self._facts), {**operands, "off": off, "limit": self._limit})
+            emit(ptx.close(self._facts), {**self._hidden, "kernel": kernel, "off": off, "limit": self._limit})
 
     @property
     def _step(self) -> int:

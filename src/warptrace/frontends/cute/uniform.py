@@ -13,6 +13,7 @@ from typing import Any
 
 from cutlass._mlir import ir
 
+from ... import wire
 from .events import PLACEHOLDER
 from .ir_tools import BRANCHES, KERNEL_OPS, integer, is_argument, plain_value
 
@@ -66,6 +67,11 @@ class Uniformity:
     def whole_warps(self) -> bool:
         """Whether every warp is known to have all its lanes."""
         return self._block is not None and math.prod(self._block) % WARP == 0
+
+    def packed_block(self) -> int:
+        """The block's dimensions as region headers have them; of a kernel of whole warps."""
+        assert self._block is not None
+        return wire.pack_block(*self._block)
 
     def value(self, value: Any) -> bool:
         """Whether ``value`` is the same in all lanes of a warp."""

@@ -27,9 +27,9 @@ A *slot* holds one event and is ``stride`` bytes: 8 in kernels without payloads,
 
     +0  u32  %clock (low 32 bits of the SM's cycle counter)
     +4  u32  code = site | high << 16         site 1..65535 (0: the slot was never written)
-    +8  u64  payload bits, zero-extended       (stride 16; undefined where the site has no payload); in records of an
-             anchor site the payload is the lower half, and the upper half is %globaltimer (low 32 bits, in ns), read
-             right after the clock
+    +8  u64  payload bits (stride 16; bits beyond the 32 or 64 that the site's payload has are undefined); in records
+             of an anchor site the payload is the lower half, and the upper half is %globaltimer (low 32 bits, in ns),
+             read right after the clock
 
 The code's upper half is the *link* in records that end a token range: the low 16 bits of
 ``slot_offset_of_the_start / 8``, the offset being relative to the control block. It names the start exactly

@@ -242,9 +242,8 @@ def _event(slot: Slot, sites: Mapping[int, Site], partner: Place | None, header:
     bits = slot.payload
     if site.anchor:
         _check_anchor(bits >> 32, header)
-        bits &= 0xFFFFFFFF
-    if _is_ring(header) and wire.PAYLOAD_BITS[site.payload] <= 32:
-        bits &= 0xFFFFFFFF  # above it an earlier record may have left its own
+    if wire.PAYLOAD_BITS[site.payload] <= 32:
+        bits &= 0xFFFFFFFF  # what stands above it is no one's
     payload = None if site.payload == PayloadType.NONE else (site.payload, bits)
     return Event(site.kind, "" if site.kind in (EventKind.POP, EventKind.END) else site.name, payload, partner)
 

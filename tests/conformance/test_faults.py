@@ -58,10 +58,10 @@ def text_fault(
         event = (1, 16, "i64"), {"linked": True, "ring": ring}
         nothing: tuple[Any, Any] = (), {}
         sample = {"event": event, "wide_event": event}
-        sample["run_lanes"] = (16,), {}
+        sample |= dict.fromkeys(("run_lanes", "record_lanes"), ((16,), {}))
         records = [ptx.RunRecord(3, False, "i32", False), ptx.RunRecord(4, True, "i64", False)]
         sample["run"] = (1, 16, records), {}
-        sample |= dict.fromkeys(("leader", "broadcast", "record_lanes", "lane_tag"), nothing)
+        sample |= dict.fromkeys(("leader", "broadcast", "lane_tag"), nothing)
         args, kwargs = sample.get(function, ((facts,), {}))
         assert old in original(*args, **kwargs).text, f"the fault '{name}' no longer applies"
         patch.setattr(ptx, function, faulty)
@@ -299,21 +299,15 @@ FAULTS = [
         "tokens_in_flight_2",
     ),
     text_fault(
-        "only the clock is stored", "record_lanes", "setp.lt.u32 <two>,l,2", "setp.lt.u32 <two>,l,1", "every_call",
+        "only the clock is stored", "record_lanes", "setp.lt.u32 <word>,l,4", "setp.lt.u32 <word>,l,1", "every_call"
     ),
     text_fault(
-        "64-bit payloads cut in wide records",
-        "record_lanes",
-        "setp.lt.u32 <four>,l,4",
-        "setp.lt.u32 <four>,l,3",
+        "64-bit payloads cut in wide records", "record_lanes", "setp.lt.u32 <word>,l,4", "setp.lt.u32 <word>,l,3",
         "payload_by_lane",
     ),
     text_fault(
-        "small payloads in both halves",
-        "record_lanes",
-        "setp.lt.u32 <three>,l,3",
-        "setp.lt.u32 <three>,l,4",
-        "payload_by_lane",
+        "records reach into the next", "record_lanes", "setp.lt.u32 <word>,l,4", "setp.lt.u32 <word>,l,5",
+        "room_31_for_100_payload",
     ),
     text_fault(
         "all lanes at lane 0's slot",

@@ -412,15 +412,14 @@ _HIGH_CODE = f"mad.lo.u32 c,u,{1 << wire.LINK_SHIFT},<code>; "
 """One LEA."""
 
 
-def record_lanes() -> Asm:
-    """What this lane stores of a wide record: <clock>, <code> or <last> (lane 0, 1, 3), and whether it belongs to the
-    first two, three or four lanes (<two>, <three>, <four>)."""
-    outs = ("clock", "code", "last", "two", "three", "four")
-    tests = "".join(
-        f"setp.{test}.u32 <{name}>,l,{lane}; "
-        for name, test, lane in zip(outs, ("eq", "eq", "eq", "lt", "lt", "lt"), (0, 1, 3, 2, 3, 4), strict=True)
-    )
-    return Asm("{ .reg .u32 l; mov.u32 l,%laneid; " + tests + "}", tuple((name, "i1") for name in outs), ())
+def record_lanes(stride: int) -> Asm:
+    """What this lane stores of a wide record of ``stride`` bytes: <clock>, <code> or <last> (lane 0, 1, 3), and whether
+    it has a <word> of it at all."""
+    outs = ("clock", "code", "last")
+    tests = "".join(f"setp.eq.u32 <{name}>,l,{lane}; " for name, lane in zip(outs, (0, 1, 3), strict=True))
+    tests += f"setp.lt.u32 <word>,l,{stride // 4}; "
+    text = "{ .reg .u32 l; mov.u32 l,%laneid; " + tests + "}"
+    return Asm(text, tuple((name, "i1") for name in (*outs, "word")), ())
 
 
 def wide_event(
@@ -435,7 +434,8 @@ def wide_event(
 ) -> Asm:
     """Stores the record of :func:`event` with one 32-bit store: lane 0 the clock, lane 1 the code, lane 2 the payload
     (its low half), lane 3 its high half or %globaltimer. <slot> is 4 bytes further in each lane, <store> holds in the
-    lanes that have a word; the payload is the same in all of them.
+    lanes that have a word; the payload is the same in all of them. All words of a slot are stored, what they mean or
+    not: memory takes sectors of 32 bytes, and where bytes of one are left out it has to be read first.
 
     A 64-bit store of one lane takes the store path twice: with 16 warps an SM a push and a pop went from 98 to 62
     cycles, a mark with a payload from 83 to 51 (docs/design.md). The order of the text was measured too: a clock of 32

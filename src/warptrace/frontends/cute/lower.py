@@ -180,7 +180,7 @@ def _numbered(kernel: Any, events: list[Event]) -> list[Event]:
     sites: dict[tuple[Any, ...], int] = {}
     numbered = []
     for e in events:
-        key = (e.kind, e.name, e.payload, e.file, e.line, e.anchor, e.gap)
+        key = (e.kind, e.name, e.payload, e.file, e.line, e.anchor, e.gap.late, e.gap.high)
         numbered.append(replace(e, site=sites.setdefault(key, len(sites) + 1)))
     if len(sites) > wire.MAX_SITES:
         raise WarptraceError(
@@ -435,7 +435,7 @@ class _Lowering:
             if self._facts.lanes and any(g.together for g in self._groups):
                 self._lane_zero = emit(ptx.lane_zero(), {}, side_effects=False)["lead"]
             if self._facts.wide:
-                self._record_lanes = emit(ptx.record_lanes(), {}, side_effects=False)
+                self._record_lanes = emit(ptx.record_lanes(self._facts.stride), {}, side_effects=False)
                 if not self._facts.ring:
                     self._run_lanes = emit(ptx.run_lanes(self._facts.stride), {}, side_effects=False)
 
@@ -568,9 +568,8 @@ class _Lowering:
             emit(ptx.event(index, stride, width, **facts), operands)
         else:
             lanes = self._record_lanes
-            count = "four" if event.anchor or width == "i64" else "two" if width is None else "three"
             named = {"isclock": lanes["clock"], "iscode": lanes["code"], "last": lanes["last"]}
-            store = arith.andi(store, lanes[count])
+            store = arith.andi(store, lanes["word"])
             text = ptx.wide_event(index, stride, width, **facts)
             emit(text, {**operands, **named, "store": store})
 

@@ -16,7 +16,7 @@ from dsl_build import Built, build, tensor
 
 import warptrace.cute as iket
 from warptrace import registry
-from warptrace.frontends.cute import dsl
+from warptrace.frontends.cute import dsl, lower
 from warptrace.selection import Selection
 from warptrace.wire import EventKind
 
@@ -184,6 +184,12 @@ def test_starts_of_a_ring_have_no_room():
 
 
 # ------------------------------------------------------------------------------------------------------------- runs
+@pytest.fixture
+def wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels of a few events as those of many: only they store events together."""
+    monkeypatch.setattr(lower, "MOST_NARROW", 0)
+
+
 def runs(body: Any) -> list[int]:
     """How many records are stored together, store by store."""
     counts = [e.run for e in built(body).entry.events]
@@ -206,6 +212,7 @@ def spaced(operations: int):
     return body
 
 
+@pytest.mark.usefixtures("wide")
 @pytest.mark.parametrize(("operations", "expected"), [(0, [2]), (4, [2]), (5, [1, 1])])
 def test_a_few_integer_operations_are_at_once(operations, expected):
     assert runs(spaced(operations)) == expected
@@ -236,12 +243,14 @@ def divided(n, value):
     return value + n
 
 
+@pytest.mark.usefixtures("wide")
 @pytest.mark.parametrize(("body", "expected"), [(fused, [1, 1]), (barred, [1, 2]), (divided, [1, 1])])
 def test_what_takes_time_parts_two_events(body, expected):
     """A range around arithmetic is as long as that is, not nothing."""
     assert runs(body) == expected
 
 
+@pytest.mark.usefixtures("wide")
 def test_events_at_once_behind_a_wait():
     """One store of a pop, an end and a push: those without a link tell more of the clock."""
 
@@ -300,3 +309,16 @@ def test_an_event_that_a_loop_may_pass_by_is_no_anchor():
     """Much time may pass before it all the same."""
     sites = built(sometimes).record.sites
     assert [(s.name, s.late, s.anchor) for s in sites][0] == ("a", True, False)
+
+
+@pytest.mark.parametrize(("events", "expected"), [(8, [1] * 8), (9, [8, 1])])
+def test_few_events_without_a_loop_are_stored_one_by_one(events, expected):
+    """By lane 0, which need not know what lane stores which word."""
+
+    @cute.jit
+    def body(n, value):
+        for i in cutlass.range_constexpr(events):
+            iket.mark(f"m{i}")
+        return value
+
+    assert runs(body) == expected

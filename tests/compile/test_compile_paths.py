@@ -23,7 +23,7 @@ try:
 except Exception:  # the DSL refuses it on some toolkits
     experimental = None
 
-HIDDEN = ((".u64", None),) * 3
+HIDDEN = ((".u64", None),) * 5
 
 
 @cute.kernel

@@ -258,9 +258,9 @@ def test_a_kernel_of_five_seconds(tmp_path: Path, anchored: bool) -> None:
     assert abs(int(length[0]) - 5_299_993_600) < 80
     off = errors(trace, device, warps)
     if anchored:  # what stands between 50 ms is not known better than the rate; at the anchors it is
-        assert max(off) < 40
-        assert max(off) <= trace.launches[0].clock_uncertainty_ns
-        assert "the clock rate changed" in clock_texts(trace)[0]
+        assert max(off) <= trace.launches[0].clock_uncertainty_ns < 40
+        assert trace.meta["clocks"][0]["rate_change"] > 0.02
+        assert clock_texts(trace) == []
     else:  # two anchors see no motion: the line between them is what can be said
         assert max(off) > 1_000_000
         assert clock_texts(trace) == []

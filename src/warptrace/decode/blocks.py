@@ -16,6 +16,7 @@ from ..raw import RegionBatch
 from ..trace import RANGE_STACK, RANGE_TOKEN, Markers, OpenRanges, Ranges
 from ..wire import SITE_MASK, EventKind
 from .clocks import F64, ClockMap
+from .envelope import AS_MAP, ONE_CELL
 from .events import Events, Streams, build_events, clock_faults, last_cycles
 from .pairing import UNPAIRED, Pairing, pair
 from .tables import I32, I64, U8, U64, Bool, Regions, SiteTable
@@ -23,6 +24,9 @@ from .wraps import settle_wraps
 
 BLOCK_EVENTS = 1 << 18
 MOST_THREADS = 4
+FEW, SOME = 64, 8
+"""Of events whose times may be worth less than others, every so many are looked at first, and next: after that few
+are left of which that is still possible."""
 SPARE, SPARE_ROWS = 1.05, 1000
 """So many times the rows that are expected, and so many more, have room."""
 
@@ -75,13 +79,15 @@ class Doubt:
 @dataclass(frozen=True)
 class Found:
     """Rows of a block or of the whole. Per region: ``last_ns`` and ``last_cycle`` (of its last event, or
-    of its entry), ``outside`` and ``long_gap`` as :func:`clock_faults` has them, ``full`` as Pairing has it."""
+    of its entry), ``doubt`` (ns that any event up to the clock's last anchor may be off at most, 0 without any),
+    ``outside`` and ``long_gap`` as :func:`clock_faults` has them, ``full`` as Pairing has it."""
 
     ranges: Ranges
     markers: Markers
     open: OpenRanges
     last_ns: I64
     last_cycle: I64
+    doubt: F64
     outside: Bool
     long_gap: Bool
     full: Bool
@@ -134,7 +140,7 @@ class _Joined:
 
     def found(self) -> Found:
         """All of it."""
-        names = ("last_ns", "last_cycle", "outside", "long_gap", "full")
+        names = ("last_ns", "last_cycle", "doubt", "outside", "long_gap", "full")
         columns: dict[str, Any] = {name: np.concatenate([getattr(b, name) for b in self._blocks]) for name in names}
         return Found(
             ranges=self._ranges.table(),
@@ -194,7 +200,8 @@ def _decode_block(source: Source) -> Found:
     pairing = pair(regions, streams, events, kind, _slack(source))
     last = last_cycles(streams, events.cycle, len(regions))
     outside, long_gap = clock_faults(regions, streams, events.cycle, last)
-    columns = _Columns(source, events, site, _event_ns(source, events))
+    ns, doubt = _event_ns(source, events)
+    columns = _Columns(source, events, site, ns)
     open_, pairing = _split_open(regions, streams, events, pairing)
     return Found(
         ranges=columns.ranges(kind, pairing),
@@ -202,6 +209,7 @@ def _decode_block(source: Source) -> Found:
         open=columns.open(open_, kind, pairing),
         last_ns=source.time0 + source.clock.to_ns(source.clock.group, source.cycles + last),
         last_cycle=last,
+        doubt=doubt,
         outside=outside,
         long_gap=(long_gap & ~wraps.settled) | wraps.unsure,
         full=pairing.full,
@@ -232,17 +240,19 @@ def _slack(source: Source) -> I64:
     return slack[number.reshape(-1)]
 
 
-def _event_ns(source: Source, events: Events) -> I64:
-    """ns since the epoch of each event."""
+def _event_ns(source: Source, events: Events) -> tuple[I64, F64]:
+    """(ns since the epoch of each event, doubt of each region as Found has it)."""
     clock, grid, region = source.clock, source.clock.grid, events.region
     group = clock.group
     first, last = grid.first[group], grid.first[group + 1] - 1 - grid.first[group]
     cycle = source.cycles[region]
     cycle += events.cycle
+    cell: I64 | None = None
     if len(group) and grid.uneven(group):
-        ns = clock.at(grid.search(group, region, cycle), cycle)
+        cell = grid.search(group, region, cycle)
     elif last.any():
         cell = grid.cell_in(group[region], first[region], last[region], grid.shift[group][region], cycle)
+    if cell is not None:
         ns = clock.at(cell, cycle)
     else:
         x = cycle.astype(np.float64)
@@ -250,7 +260,72 @@ def _event_ns(source: Source, events: Events) -> I64:
         x += grid.t[first][region]
         ns = np.rint(x, out=x).astype(np.int64)
     ns += source.time0[region]
-    return ns
+    return ns, _doubt_of_events(source, events, cycle, cell)
+
+
+def _doubt_of_events(source: Source, events: Events, cycle: I64, cell: I64 | None) -> F64:
+    """As Found has it, but that a region may have less than is so, where another one of its clock has as much.
+    ``cycle``: of each event since its clock's origin; ``cell``: of its map, None where each has but one."""
+    clock, bounds, streams = source.clock, source.clock.bounds, source.streams
+    doubt = np.zeros(len(clock.group))
+    counts = np.add.reduceat(streams.stored, streams.main) if len(streams) else streams.stored
+    has = np.flatnonzero(counts)
+    if not len(has):
+        return doubt
+    group = clock.group[has]
+    place = _place(source, events.region, cycle, cell)
+    if place is None:
+        doubt[has] = bounds.most[bounds.cells[group]]
+        return doubt
+    if bounds.any_tight[group].any():
+        doubt[has] = np.maximum.reduceat(bounds.tight[place], streams.first[streams.main][has])
+    if bounds.any_loose[group].any():
+        uneven = cell is not None and clock.grid.uneven(clock.group)
+        _look(clock, events.region, group, place, cycle, cell if uneven else None, doubt)
+    return doubt
+
+
+def _look(
+    clock: ClockMap, region: I32, groups: I64, place: I64, cycle: I64, cell: I64 | None, doubt: F64
+) -> None:
+    """Raises the doubt of regions to that of events, all of these ``groups``, whose cells do not tell it: of a few of
+    them, then of those that may have more than was found in their clock."""
+    loose = clock.bounds.loose_most
+    highest = np.zeros(len(clock.launch))
+    np.maximum.at(highest, clock.group, doubt)
+
+    def look(rows: I64) -> None:
+        rows = rows[loose[place[rows]] > highest[clock.group][region[rows]]]
+        if len(rows):
+            found = clock.doubt(clock.group[region[rows]], cycle[rows], None if cell is None else cell[rows])
+            np.maximum.at(doubt, region[rows], found)
+            np.maximum.at(highest, clock.group[region[rows]], found)
+
+    look(np.arange(0, len(region), FEW))
+    if (highest[groups] < clock.uncertainty[groups]).any():
+        rows = np.flatnonzero(loose[place] > highest[clock.group][region])
+        look(rows[::SOME])
+        look(rows)
+
+
+def _place(source: Source, region: I32, cycle: I64, cell: I64 | None) -> I64 | None:
+    """The cell of the clock's bounds of each event; None where each group has but one."""
+    clock, bounds = source.clock, source.clock.bounds
+    group, shift = clock.group, bounds.shift[clock.group]
+    if cell is None and (shift == ONE_CELL).all():
+        return None
+    first = bounds.cells[group]
+    if cell is not None:
+        place = cell + (first - clock.grid.first[group])[region]
+        if (shift == AS_MAP).all():
+            return place
+        rows = np.flatnonzero((shift != AS_MAP)[region])
+    else:
+        place, rows = np.empty(len(region), np.int64), np.arange(len(region))
+    own = region[rows]
+    last = bounds.cells[group + 1] - 1 - first
+    place[rows] = first[own] + np.clip(cycle[rows] >> shift[own], 0, last[own])
+    return place
 
 
 def _doubts(source: Source, events: Events, site: I32, pairing: Pairing) -> tuple[Doubt, ...]:

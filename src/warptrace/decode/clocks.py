@@ -42,7 +42,7 @@ ANCHORS = 32
 """Anchors used for one line; more only make the bounds tighter than the clock is steady."""
 REFITS = 4
 """At most so many times anchors are added that a line missed. One or two are enough nearly always."""
-RATE_STEPS = 16
+RATE_STEPS, EDGE_STEPS = 16, 12
 GOLDEN = 0.6180339887498949
 NOMINAL_SPREAD = 0.25
 """How far below or above its nominal clock an SM may run where nothing else is known."""
@@ -63,6 +63,8 @@ BIN_SHIFT, BIN_ANCHORS = 10, 3
 PART_ANCHORS, MOST_THREADS = 1 << 15, 4
 CELLS = 4
 """Of a map, for every anchor."""
+LINE_CELL, MOST_LINE_CELLS = 16, 4096
+"""Log2 of the cycles of a cell of what is known of a line, 33 us, in which WANDER does little; no more than so many."""
 LEAST_CELL, MOST_CELL = 8, 11
 """Log2 of the cycles of an even cell; with fewer anchors than that the map runs from anchor to anchor."""
 
@@ -84,8 +86,10 @@ class ClockMap:
     ``group`` (n,): group of each region. ``cycle0``/``time0`` (g,): origins of a group, in cycles and in ns of
     %globaltimer; ``grid`` counts from there.
 
-    ``uncertainty`` (g,) ns: how far the truth can be from the map at worst, up to the ``last`` anchor (in cycles since
-    cycle0); ``rate_error`` ns more per cycle behind it. ``typical`` (g,): the same where it is median. ``fastest``,
+    ``uncertainty`` (g,) ns: how far the truth can be from the map at worst, anywhere up to the ``last`` anchor (in
+    cycles since cycle0); ``rate_error`` ns more per cycle behind it. ``typical`` (g,): the same where it is median.
+    ``bounds``: how far at any cycle. ``stated`` (g,): how far at worst where something was recorded, once
+    :meth:`with_stamps` was told; ``least`` (g,): no less, because anchors contradict the map. ``fastest``,
     ``slowest`` (g,): mean ns per cycle of stretches of 10 us or more (of the whole, where there are none).
     ``moved`` (g,): largest relative change of rate that its launch shows. ``violations`` (g,): anchors that
     contradict their map; ``anchors`` (g,): of how many.
@@ -97,7 +101,10 @@ class ClockMap:
     cycle0: I64
     time0: I64
     grid: envelope.Grid
+    bounds: envelope.Bounds
     uncertainty: F64
+    stated: F64
+    least: F64
     typical: F64
     last: F64
     rate_error: F64
@@ -112,12 +119,20 @@ class ClockMap:
         """The same maps for some of the regions."""
         return replace(self, group=self.group[rows])
 
-    def extended(self, cycle: I64) -> ClockMap:
-        """The same maps, with the uncertainty up to ``cycle`` (n,), of each region since its group's cycle0: events
-        of a warp that never ended may lie far behind the last anchor."""
-        behind = np.zeros(len(self.last))
-        np.maximum.at(behind, self.group, cycle - self.last[self.group])
-        return replace(self, uncertainty=self.uncertainty + behind * self.rate_error)
+    def doubt(self, group: I64, cycle: I64, cell: I64 | None = None) -> F64:
+        """How far (n,) ns the truth can be from the map at (n,) cycles since the group's cycle0. ``cell``: as for
+        :meth:`envelope.Bounds.away`."""
+        away, beside = self.bounds.away(self.grid, group, cycle, cell)
+        away += _stated(0.0, self.slowest[group])
+        return np.minimum(away, self.uncertainty[group]) + beside * self.rate_error[group]
+
+    def with_stamps(self, *stamps: tuple[I64, F64]) -> ClockMap:
+        """The same maps, that state what they are worth at stamps: (group, doubt) of some of them each, of which every
+        group has one."""
+        stated = self.least.copy()
+        for group, doubt in stamps:
+            np.maximum.at(stated, group, doubt)
+        return replace(self, stated=stated, typical=np.minimum(self.typical, stated))
 
     def to_ns(self, group: I64, cycle: I64) -> I64:
         """Rounded ns since the group's time0 of (n,) cycles since the group's cycle0."""
@@ -200,11 +215,12 @@ def fit_clocks(
     prior, spread, source = _prior_rates(thin, group_launch, device, nominal)
     whole, uncertainty, rate_error = _fit_groups(thin, prior, spread)
     source = np.where(thin.span(thin.g) >= OWN_RATE_NS, "sm", source)
-    lines = _through_all(anchors, kept, prior, spread, whole, _lines(thin, whole, uncertainty, rate_error))
-    maps, moved = _follow(anchors, lines, group_launch, nominal)
+    lines, kept = _through_all(anchors, kept, prior, spread, whole, _lines(thin, whole, uncertainty, rate_error))
+    maps, bounds, moved = _follow(anchors, lines, _line_bounds(anchors, kept, lines), group_launch, nominal)
     off = _distance(anchors, maps)
     worst = _worst(anchors, off)
-    inside = worst <= 0
+    least = np.where(worst <= 0, 0.0, worst + MARGIN_NS)
+    everywhere = _stated(np.maximum(maps.worst, least), maps.slowest)
     wrong = off > np.maximum(maps.worst, BAD_NS)[anchors.cell]
     return ClockMap(
         group=group,
@@ -213,8 +229,11 @@ def fit_clocks(
         cycle0=cycle0,
         time0=time0,
         grid=maps.grid,
-        uncertainty=_stated(np.where(inside, maps.worst, np.maximum(maps.worst, worst + MARGIN_NS)), maps),
-        typical=_stated(maps.typical, maps),
+        bounds=_capped(bounds, everywhere, maps.slowest),
+        uncertainty=everywhere,
+        stated=everywhere,
+        least=_stated(least, maps.slowest),
+        typical=_stated(maps.typical, maps.slowest),
         last=anchors.span(anchors.x),
         rate_error=maps.rate_error,
         fastest=maps.fastest,
@@ -226,9 +245,16 @@ def fit_clocks(
     )
 
 
-def _stated(uncertainty: F64, maps: _Maps) -> F64:
+def _capped(bounds: envelope.Bounds, most: F64, slowest: F64) -> envelope.Bounds:
+    """What cells say as it is stated, and never more than ``most`` (g,)."""
+    group = np.repeat(np.arange(len(most)), np.diff(bounds.cells))
+    cells = (np.minimum(_stated(one, slowest[group]), most[group]) for one in (bounds.most, bounds.least))
+    return replace(bounds, **dict(zip(envelope.Bounds.CELLS, cells, strict=True)))
+
+
+def _stated(uncertainty: F64 | float, slowest: F64) -> F64:
     """With the rounding to whole ns, and the cycle within which an event took place."""
-    return uncertainty + 0.5 + maps.slowest
+    return uncertainty + 0.5 + slowest
 
 
 def _minimum(values: I64, group: I64, n: int) -> I64:
@@ -427,7 +453,7 @@ def _golden(anchors: _Anchors, low: F64, high: F64) -> F64:
 def _edge(anchors: _Anchors, inside: F64, outside: F64, enough: F64) -> F64:
     """The rate nearest to ``outside`` that still leaves ``enough`` room, from ``inside`` which does."""
     inside = np.where(_room(anchors, outside) >= enough, outside, inside)
-    for _ in range(RATE_STEPS - 4):
+    for _ in range(EDGE_STEPS):
         middle = (inside + outside) / 2
         good = _room(anchors, middle) >= enough
         inside, outside = np.where(good, middle, inside), np.where(good, outside, middle)
@@ -437,11 +463,13 @@ def _edge(anchors: _Anchors, inside: F64, outside: F64, enough: F64) -> F64:
 # ----------------------------------------------------------------------------------------------------------- maps
 @dataclass(frozen=True)
 class _Maps:
-    """The maps of some groups, as in ClockMap."""
+    """The maps of some groups, as in ClockMap. ``near``: how far the truth can be from a line at the anchors that it
+    was fitted to."""
 
-    COLUMNS: ClassVar = ("worst", "typical", "rate_error", "fastest", "slowest")
+    COLUMNS: ClassVar = ("near", "worst", "typical", "rate_error", "fastest", "slowest")
 
     grid: envelope.Grid
+    near: F64
     worst: F64
     typical: F64
     rate_error: F64
@@ -453,22 +481,12 @@ class _Maps:
         columns = [getattr(self, name).copy() for name in self.COLUMNS]
         for column, name in zip(columns, self.COLUMNS, strict=True):
             column[groups] = getattr(other, name)
-        shift, counts = self.grid.shift.copy(), np.diff(self.grid.first)
-        changed = np.zeros(len(counts), np.bool_)
-        changed[groups] = True
-        kept = np.repeat(~changed, counts)
-        shift[groups], counts[groups] = other.grid.shift, np.diff(other.grid.first)
-        inside = np.repeat(changed, counts)
-        first = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-
-        def mixed(ours: NDArray[Any], theirs: NDArray[Any]) -> NDArray[Any]:
-            cells = np.empty(int(first[-1]), ours.dtype)
-            cells[inside], cells[~inside] = theirs, ours[kept]
-            return cells
-
         a, b = self.grid, other.grid
-        cells = (mixed(a.begin, b.begin), mixed(a.t, b.t), mixed(a.rate, b.rate))
-        return _Maps(envelope.Grid(first, shift, *cells), *columns)
+        shift = a.shift.copy()
+        shift[groups] = b.shift
+        pairs = [(a.begin, b.begin), (a.t, b.t), (a.rate, b.rate)]
+        first, cells = envelope.spliced(np.diff(a.first), groups, np.diff(b.first), pairs)
+        return _Maps(envelope.Grid(first, shift, cells[0], cells[1], cells[2]), *columns)
 
     def some(self, which: Bool) -> _Maps:
         """The maps of some of the groups."""
@@ -485,15 +503,60 @@ def _lines(anchors: _Anchors, fit: _Fit, uncertainty: F64, rate_error: F64) -> _
     n = len(fit.rate)
     grid = envelope.Grid(np.arange(n + 1), np.full(n, ONE_CELL), np.zeros(n, np.int64), fit.offset, fit.rate)
     span = anchors.span(anchors.g) if n else uncertainty
-    worst = np.maximum(uncertainty, _hidden(anchors, fit)) + WANDER / 2 * span if n else uncertainty
-    return _Maps(grid, worst, worst, rate_error + WANDER * fit.rate, fit.rate, fit.rate)
+    near = np.maximum(uncertainty, _hidden(anchors, fit)) if n else uncertainty
+    worst = near + WANDER / 2 * span
+    return _Maps(grid, near, worst, worst, rate_error + WANDER * fit.rate, fit.rate, fit.rate)
+
+
+def _line_bounds(anchors: _Anchors, kept: Bool, lines: _Maps) -> envelope.Bounds:
+    """How far the truth can be from lines: what is known of them at the anchors that they were fitted to (``kept``),
+    and what a clock does whose rate moves by WANDER between those; other anchors say no more than they do by
+    themselves."""
+    if not len(anchors.first):
+        none, zero = np.zeros(0), np.zeros(1, np.int64)
+        return envelope.Bounds(zero, none, none, none, none, none, zero[:0], zero, none, none)
+    line, rate = lines.grid.value(anchors.cell, anchors.x), lines.grid.rate[anchors.cell]
+    near, wander = lines.near[anchors.cell], WANDER * rate
+    own = np.maximum(line - anchors.g, anchors.g + TICK_NS - line) + MARGIN_NS
+    away = np.where(kept, near, np.maximum(near, own))
+    limits = envelope.Limits(rate - wander, rate + wander)
+    low, high = envelope.sweep(envelope.Anchors(anchors.x, line - away, line + away, anchors.first), limits)
+    away = high - line
+    step = np.diff(anchors.x, append=0.0)
+    last = anchors.first + anchors.counts - 1
+    step[last] = 0.0
+    between = np.where(step > 0, (away + np.append(away[1:], 0.0) + wander * step) / 2, away)
+    most, least = np.maximum(_worst(anchors, between), lines.near), lines.near
+    first, cells = np.append(anchors.first, len(anchors.x)), np.arange(len(least) + 1)
+    shift = np.full(len(least), ONE_CELL)
+    bounds = envelope.Bounds(first, anchors.x, low, high, limits.fast, limits.slow, shift, cells, most, least)
+    long = np.flatnonzero(most > least + envelope.LOOSE_NS)
+    return _divided(bounds, lines, long) if len(long) else bounds
+
+
+def _divided(bounds: envelope.Bounds, lines: _Maps, groups: I64) -> envelope.Bounds:
+    """The bounds of lines with several cells for some of the groups."""
+    last = bounds.x[bounds.first[groups + 1] - 1]
+    shift = np.maximum(np.ceil(np.log2(np.maximum(last, 1.0) / MOST_LINE_CELLS)), LINE_CELL).astype(np.int64)
+    counts = (last.astype(np.int64) >> shift) + 1
+    cells = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    of = np.repeat(np.arange(len(groups)), counts)
+    begin = (np.arange(cells[-1]) - cells[of]) << shift[of]
+    end = np.minimum(begin + (1 << shift[of]), last[of].astype(np.int64))
+    ends = [bounds.away(lines.grid, groups[of], at)[0] for at in (begin, end)]
+    play = WANDER * lines.grid.rate[groups[of]] * (end - begin)
+    which = np.zeros(len(bounds.shift), np.bool_)
+    which[groups] = True
+    part = replace(bounds.some(which), shift=shift, cells=cells, most=(sum(ends) + play) / 2, least=np.minimum(*ends))
+    return bounds.put(groups, part)
 
 
 def _through_all(
     anchors: _Anchors, kept: Bool, prior: F64, spread: F64, fit: _Fit, lines: _Maps
-) -> _Maps:
-    """The lines, again where some anchor lies outside although one line fitted all anchors that it was made of: those
-    farthest outside are added, on either side, until the line fits all of them or there is none."""
+) -> tuple[_Maps, Bool]:
+    """(the lines, the anchors that they were fitted to), again where some anchor lies outside although one line fitted
+    all anchors that it was made of: those farthest outside are added, on either side, until the line fits all of them
+    or there is none."""
     kept, room = kept.copy(), fit.room.copy()
     for _ in range(REFITS):
         outside = _worst(anchors, _distance(anchors, lines)) > 0
@@ -509,7 +572,7 @@ def _through_all(
         again, uncertainty, rate_error = _fit_groups(thin, prior[groups], spread[groups])
         lines = lines.put(groups, _lines(thin, again, uncertainty, rate_error))
         room[groups] = again.room
-    return lines
+    return lines, kept
 
 
 def _argmax(anchors: _Anchors, values: F64) -> I64:
@@ -538,31 +601,34 @@ def _worst(anchors: _Anchors, values: F64) -> F64:
     return np.maximum.reduceat(values, anchors.first) if len(anchors.first) else np.zeros(0)
 
 
-def _follow(anchors: _Anchors, lines: _Maps, launch: I64, nominal: F64) -> tuple[_Maps, F64]:
-    """(the maps, the change of rate that each group's launch shows).
+def _follow(
+    anchors: _Anchors, lines: _Maps, bounds: envelope.Bounds, launch: I64, nominal: F64
+) -> tuple[_Maps, envelope.Bounds, F64]:
+    """(the maps, how far the truth can be from them, the change of rate that each group's launch shows), given lines.
 
     Groups whose anchors fit no line get a map that follows them; so do those where that says more. In a launch whose
     clock moved, the rest get one too: nothing says that it did not move in them.
     """
     moved = np.zeros(len(lines.worst))
     if not len(moved):
-        return lines, moved
+        return lines, bounds, moved
     bent = _worst(anchors, _distance(anchors, lines)) > BENT_NS
     worth = (anchors.span(anchors.g) >= TRY_NS) & (anchors.counts >= TRY_ANCHORS)
     fast, slow = _widest(lines, launch, nominal)
     groups = np.flatnonzero((bent | worth) & (anchors.span(anchors.x) > 0))
     maps, own = lines, moved.copy()
     if len(groups):
-        found, own[groups] = _envelopes(anchors, groups, fast, slow, bent | worth)
+        found, limits, own[groups] = _envelopes(anchors, groups, fast, slow, bent | worth)
         better = bent[groups] | (found.worst < lines.worst[groups])
-        maps = lines.put(groups[better], found.some(better))
+        maps, bounds = lines.put(groups[better], found.some(better)), bounds.put(groups[better], limits.some(better))
     moved = _launch_motion(own, launch)
     rest = np.flatnonzero((moved > MOVED) & ~bent & (anchors.span(anchors.x) > 0))
     if len(rest):
         low, high = lines.slowest[rest] * (1 - 2 * moved[rest]), lines.slowest[rest] * (1 + 2 * moved[rest])
         fast[rest], slow[rest] = np.maximum(fast[rest], low), np.minimum(slow[rest], high)
-        maps = maps.put(rest, _envelopes(anchors, rest, fast, slow, worth)[0])
-    return maps, moved
+        found, limits, _ = _envelopes(anchors, rest, fast, slow, worth)
+        maps, bounds = maps.put(rest, found), bounds.put(rest, limits)
+    return maps, bounds, moved
 
 
 def _widest(lines: _Maps, launch: I64, nominal: F64) -> tuple[F64, F64]:
@@ -589,14 +655,18 @@ def _launch_motion(own: F64, launch: I64) -> F64:
     return result[launch]
 
 
-def _envelopes(anchors: _Anchors, groups: I64, fast: F64, slow: F64, trusted: Bool) -> tuple[_Maps, F64]:
-    """(maps that follow the anchors, the change of rate that they prove) of some groups, part by part: the arrays of
-    a part stay in the cache. ``fast``, ``slow``, ``trusted``: of all groups, see :func:`envelope.fit_envelope`."""
+def _envelopes(
+    anchors: _Anchors, groups: I64, fast: F64, slow: F64, trusted: Bool
+) -> tuple[_Maps, envelope.Bounds, F64]:
+    """(maps that follow the anchors, how far the truth can be from them, the change of rate that they prove) of some
+    groups, part by part: the arrays of a part stay in the cache. ``fast``, ``slow``, ``trusted``: of all groups, see
+    :func:`envelope.fit_envelope`."""
     total = np.cumsum(anchors.counts[groups]) // PART_ANCHORS
     parts = np.split(groups, np.flatnonzero(np.diff(total)) + 1)
     with ThreadPoolExecutor(min(len(parts), os.cpu_count() or 1, MOST_THREADS)) as pool:
         found = list(pool.map(lambda part: _envelope(anchors, part, fast[part], slow[part], trusted[part]), parts))
-    return _joined([maps for maps, _ in found]), np.concatenate([moved for _, moved in found])
+    maps, bounds, moved = zip(*found, strict=True)
+    return _joined(list(maps)), envelope.Bounds.joined(list(bounds)), np.concatenate(moved)
 
 
 def _joined(parts: list[_Maps]) -> _Maps:
@@ -607,7 +677,9 @@ def _joined(parts: list[_Maps]) -> _Maps:
     return _Maps(envelope.Grid(first, *cells), *columns)
 
 
-def _envelope(anchors: _Anchors, groups: I64, fast: F64, slow: F64, trusted: Bool) -> tuple[_Maps, F64]:
+def _envelope(
+    anchors: _Anchors, groups: I64, fast: F64, slow: F64, trusted: Bool
+) -> tuple[_Maps, envelope.Bounds, F64]:
     """As :func:`_envelopes`, with the limits of just these groups."""
     e = envelope.fit_envelope(_bounds_of(anchors, groups), fast, slow, trusted)
     a = e.anchors
@@ -615,13 +687,13 @@ def _envelope(anchors: _Anchors, groups: I64, fast: F64, slow: F64, trusted: Boo
     cells = np.maximum(last / (CELLS * a.counts), 1.0)
     shift = np.maximum(np.ceil(np.log2(cells)), LEAST_CELL).astype(np.int64)
     shift[shift > MOST_CELL] = ONE_CELL
-    grid, away = envelope.draw(e, shift)
+    grid, away, bounds = envelope.draw(e, shift)
     gap = a.first + a.counts - 2
     rate_error = e.limits.slow[gap] - e.limits.fast[gap]
     mean = (e.low[gap + 1] + e.high[gap + 1] - e.low[a.first] - e.high[a.first]) / 2 / (a.x[gap + 1] - a.x[a.first])
     fastest, slowest = (np.where(np.isfinite(r), r, mean) for r in (e.fastest, e.slowest))
     worst = np.maximum.reduceat(away, a.first)
-    return _Maps(grid, worst, _median(a, away), rate_error, fastest, slowest), e.moved
+    return _Maps(grid, worst, worst, _median(a, away), rate_error, fastest, slowest), bounds, e.moved
 
 
 def _bounds_of(anchors: _Anchors, groups: I64) -> envelope.Anchors:
@@ -655,6 +727,8 @@ def _uncertainty(anchors: _Anchors, fit: _Fit, low: F64, high: F64) -> tuple[F64
     zero = np.zeros(len(low))
     low, high = np.minimum(low, fit.rate), np.maximum(high, fit.rate)
     least, most = (_edge(anchors, fit.rate, end, zero) for end in (low, high))
+    step = 0.5**EDGE_STEPS  # the edges lie up to so much farther
+    least, most = least - step * (fit.rate - low), most + step * (high - fit.rate)
     ends = (anchors.x[anchors.first], anchors.x[anchors.first] + anchors.span(anchors.x))
     worst = np.abs(fit.room) / 2
     for part in (0.0, 0.5, 1.0):
@@ -680,8 +754,8 @@ def clock_facts(clock: ClockMap, launch: int) -> dict[str, Any]:
 
 def group_facts(clock: ClockMap, groups: I64) -> dict[str, Any]:
     """What ``Trace.meta["clocks"]`` says of one launch, given its groups. ``ns_per_cycle``: least and most, over 10 us
-    or more; ``rate_change``: the largest relative change that its anchors prove; ``uncertainty_ns``: at worst, and
-    ``typical_uncertainty_ns``: at most moments of most SMs."""
+    or more; ``rate_change``: the largest relative change that its anchors prove; ``uncertainty_ns``: at worst, where
+    something was recorded, and ``typical_uncertainty_ns``: at most moments of most SMs."""
     if not len(groups):
         return {"sms": 0}
     return {
@@ -691,7 +765,7 @@ def group_facts(clock: ClockMap, groups: I64) -> dict[str, Any]:
         "ns_per_cycle": [float(clock.fastest[groups].min()), float(clock.slowest[groups].max())],
         "rate_from": sorted(set(clock.source[groups].tolist())),
         "rate_change": float(clock.moved[groups].max()),
-        "uncertainty_ns": float(clock.uncertainty[groups].max()),
+        "uncertainty_ns": float(clock.stated[groups].max()),
         "typical_uncertainty_ns": float(np.median(clock.typical[groups])),
         "anchors_off": int(clock.violations[groups].sum()),
         "sms_off": int((clock.violations[groups] > 0).sum()),

@@ -16,7 +16,7 @@ from ..trace import Launch, Process, Trace, Warps
 from ..wire import unpack_block, unpack_cluster
 from .align import HOSTS_NS, Alignment, align_captures, align_devices, shifted_lost
 from .anchors import collect_anchors
-from .blocks import Source, decode_events
+from .blocks import Found, Source, decode_events
 from .clocks import ClockMap, fit_clocks, group_facts, groups_by_launch, ns_per_cycle
 from .events import Streams, build_streams, region_cycles
 from .host import host_facts
@@ -129,7 +129,7 @@ def decode(
     end = np.where(identity.regions.closed, times.end, found.last_ns)
     topology = find_topology(captures, identity.regions, identity.launch, clock, alignment.names)
     warps = _placed(_warps(identity, lost_warps, streams, times, end), identity.keys, topology)
-    clock = clock.extended(times.cycles + found.last_cycle)
+    clock = _with_stamps(clock, identity.regions, times.cycles, found)
     groups = groups_by_launch(clock, len(identity.keys))
     places = [(key.process, key.device) for key in identity.keys]
     facts = [group_facts(clock, one) for one in groups]
@@ -182,6 +182,20 @@ def _aligned(clock: ClockMap, regions: Regions, alignment: Alignment) -> ClockMa
     process, device = (np.zeros(len(clock.time0), np.int32) for _ in range(2))
     process[clock.group], device[clock.group] = regions.process, regions.device
     return replace(clock, time0=clock.time0 + alignment.shift(process, device, clock.time0))
+
+
+def _with_stamps(clock: ClockMap, regions: Regions, entry: I64, found: Found) -> ClockMap:
+    """The clock maps, with what they are worth at entries, exits and events. ``entry``: cycles since a clock's origin.
+    Events of a warp that never ended may lie far behind the last anchor: its last one farthest."""
+    group = clock.group
+    ended = np.flatnonzero(regions.closed)
+    exits = entry[ended] + region_cycles(regions)[ended]
+    return clock.with_stamps(
+        (group, clock.doubt(group, entry)),
+        (group[ended], clock.doubt(group[ended], exits)),
+        (group, clock.doubt(group, entry + found.last_cycle)),
+        (group, found.doubt),
+    )
 
 
 def _meta(captures: Sequence[Capture]) -> dict[str, Any]:

@@ -16,9 +16,9 @@ the group.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -87,7 +87,8 @@ class Limits:
 
 @dataclass(frozen=True)
 class Envelope:
-    """Bounds at the anchors that were used. ``limits``: those that hold between them; ``moved`` (g,): the largest
+    """Bounds at the anchors that were used. ``limits``: those that hold between them; ``sure_low``, ``sure_high`` and
+    ``sure``: the same where nothing is taken from what anchors say of the rate; ``moved`` (g,): the largest
     relative change of the rate that the anchors prove; ``fastest``, ``slowest`` (g,): mean ns per cycle of stretches
     of 10 us or more, NaN where there is none. ``outliers`` (all anchors,): set aside."""
 
@@ -95,6 +96,9 @@ class Envelope:
     low: F64
     high: F64
     limits: Limits
+    sure_low: F64
+    sure_high: F64
+    sure: Limits
     moved: F64
     fastest: F64
     slowest: F64
@@ -188,14 +192,14 @@ def fit_envelope(anchors: Anchors, fast: F64, slow: F64, trusted: Bool) -> Envel
     used = anchors.take(~outliers) if outliers.any() else anchors
     counts = used.counts
     wide = Limits(np.repeat(fast, counts), np.repeat(slow, counts))
-    low, high = _ordered(*_Sweep.of(used, wide).bounds())
-    rates = _Rates(used, np.repeat(np.arange(len(counts)), counts), low, high)
+    sure_low, sure_high = _ordered(*_Sweep.of(used, wide).bounds())
+    rates = _Rates(used, np.repeat(np.arange(len(counts)), counts), sure_low, sure_high)
     limits, moved = rates.limits(wide)
     free = np.repeat(~trusted, counts)
     limits = Limits(np.where(free, wide.fast, limits.fast), np.where(free, wide.slow, limits.slow))
     low, high, limits = _consistent(used, limits, wide)
     fastest, slowest = rates.extremes()
-    return Envelope(used, low, high, limits, moved, fastest, slowest, outliers)
+    return Envelope(used, low, high, limits, sure_low, sure_high, wide, moved, fastest, slowest, outliers)
 
 
 def _ordered(low: F64, high: F64) -> tuple[F64, F64]:
@@ -454,9 +458,9 @@ class Grid:
         return result
 
 
-def draw(envelope: Envelope, shift: I64) -> tuple[Grid, F64]:
+def draw(envelope: Envelope, shift: I64) -> tuple[Grid, F64, Bounds]:
     """(the maps along the middles of the envelopes, how far (n,) ns the truth can be from them between each anchor and
-    the next). ``shift`` (g,): see Grid."""
+    the next, how far at each place for sure). ``shift`` (g,): see Grid."""
     a = envelope.anchors
     even = shift != ONE_CELL
     last = a.x[a.first + a.counts - 1].astype(np.int64)
@@ -479,7 +483,19 @@ def draw(envelope: Envelope, shift: I64) -> tuple[Grid, F64]:
     worst = _farthest(envelope, grid)
     inside = (x >= a.x[gap]) & (x <= a.x[np.minimum(gap + 1, len(a.x) - 1)])
     np.maximum.at(worst, gap[inside], (high - low)[inside] / 2)
-    return grid, worst
+    sure = replace(envelope, low=envelope.sure_low, high=envelope.sure_high, limits=envelope.sure)
+    low, high = _between(sure, gap, x)
+    away = np.maximum(high - t, t - low)
+    most, least = np.maximum(away[cell], away[cell + 1]), np.minimum(away[cell], away[cell + 1])
+    _farthest(sure, grid, most)
+    # Between dense anchors a cell says enough.
+    silence = np.maximum(a.steps()[gap[cell]], a.steps()[gap[cell + 1]])
+    dense = even[group[cell]] & (silence < SILENCE * (x[cell + 1] - x[cell]))
+    least = np.where(dense, most, least)
+    anchors, limits = np.append(a.first, len(a.x)), sure.limits
+    as_map = np.full(len(a.first), AS_MAP)
+    bounds = Bounds(anchors, a.x, sure.low, sure.high, limits.fast, limits.slow, as_map, first, most, least)
+    return grid, worst, bounds
 
 
 def _gap_of(a: Anchors, group: I64, x: F64) -> I64:
@@ -506,8 +522,9 @@ def _between(e: Envelope, gap: I64, x: F64) -> tuple[F64, F64]:
     return low, high
 
 
-def _farthest(e: Envelope, grid: Grid) -> F64:
-    """Farthest of the envelope from the map at each anchor and at the kinks behind it, (n,).
+def _farthest(e: Envelope, grid: Grid, most: F64 | None = None) -> F64:
+    """Farthest of the envelope from the map at each anchor and at the kinks behind it, (n,). ``most``, of each cell, is
+    raised to what is found in it.
 
     The points of the grid are the other places where it may be farthest.
     """
@@ -515,6 +532,8 @@ def _farthest(e: Envelope, grid: Grid) -> F64:
     group = np.repeat(np.arange(len(a.first)), a.counts)
     here = grid.value(group, a.x)
     worst = np.maximum(e.high - here, here - e.low)
+    if most is not None:
+        _raise(grid, most, group, a.x, worst)
     gap = np.flatnonzero(a.steps() > 0)
     step = a.x[gap + 1] - a.x[gap]
     fast, slow = e.limits.fast[gap], e.limits.slow[gap]
@@ -525,6 +544,161 @@ def _farthest(e: Envelope, grid: Grid) -> F64:
         ((slow * step - e.low[gap + 1] + e.low[gap]) / play, fast, -1.0, e.low),
     ):
         at = np.clip(rise, 0.0, step)
-        away = bound[gap] + first_rate * at - grid.value(group[gap], a.x[gap] + at)
-        worst[gap] = np.maximum(worst[gap], sign * away)
+        away = sign * (bound[gap] + first_rate * at - grid.value(group[gap], a.x[gap] + at))
+        if most is not None:
+            _raise(grid, most, group[gap], a.x[gap] + at, away)
+        worst[gap] = np.maximum(worst[gap], away)
     return worst
+
+
+def _raise(grid: Grid, most: F64, group: I64, x: F64, away: F64) -> None:
+    """Raises what is farthest in the cells of some places."""
+    np.maximum.at(most, grid.cell(group, np.floor(x).astype(np.int64)), away)
+
+
+# ------------------------------------------------------------------------------------------------------------ bounds
+AS_MAP = -1
+SILENCE = 4
+"""Anchors farther apart than this many cells are no dense ones."""
+LOOSE_NS = 4.0
+"""Where what holds anywhere in a cell is no more than this above what holds at one of its ends, the cell's places are
+not told apart."""
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """How far the truth can be from maps, place by place. Of group ``k`` (``first`` and ``cells`` are (g + 1,)):
+
+    anchors ``first[k] .. first[k + 1] - 1``: ``x`` cycles, ``low`` and ``high`` bounds of the time there in ns,
+    ``fast`` and ``slow`` least and most ns per cycle up to the next one;
+    cells ``cells[k] .. cells[k + 1] - 1``, of ``1 << shift[k]`` cycles or, where that is AS_MAP, those of the map:
+    ``most`` ns that the truth can be from the map anywhere in a cell, and the ``least`` that this is at one of its
+    ends, if a look at places is worth it.
+    """
+
+    ANCHORS: ClassVar = ("x", "low", "high", "fast", "slow")
+    CELLS: ClassVar = ("most", "least")
+
+    first: I64
+    x: F64
+    low: F64
+    high: F64
+    fast: F64
+    slow: F64
+    shift: I64
+    cells: I64
+    most: F64
+    least: F64
+
+    @cached_property
+    def loose(self) -> Bool:
+        """(cells,) where it says more to look at a place than at its cell."""
+        result: Bool = self.most > self.least + LOOSE_NS
+        return result
+
+    @cached_property
+    def tight(self) -> F64:
+        """(cells,) ``most`` of other cells, 0 of these."""
+        return np.where(self.loose, 0.0, self.most)
+
+    @cached_property
+    def loose_most(self) -> F64:
+        """(cells,) ``most`` of these, 0 of others."""
+        return np.where(self.loose, self.most, 0.0)
+
+    @cached_property
+    def any_loose(self) -> Bool:
+        """(g,) whether a group has such a cell."""
+        return self._any(self.loose)
+
+    @cached_property
+    def any_tight(self) -> Bool:
+        """(g,) whether a group has another one."""
+        return self._any(~self.loose)
+
+    def _any(self, cells: Bool) -> Bool:
+        count = np.concatenate([[0], np.cumsum(cells)])
+        result: Bool = count[self.cells[1:]] > count[self.cells[:-1]]
+        return result
+
+    @cached_property
+    def _keys(self) -> tuple[F64, F64]:
+        """(cycles of all anchors, group after group without overlap; what was added to those of each group)."""
+        ends = self.x[self.first[1:] - 1] + 1.0
+        base = np.concatenate([[0.0], np.cumsum(ends)])[:-1]
+        return self.x + np.repeat(base, np.diff(self.first)), base
+
+    def away(self, grid: Grid, group: I64, cycle: I64, cell: I64 | None = None) -> tuple[F64, F64]:
+        """(how far (n,) ns the truth can be from the map at some cycles, or at the first or last anchor where they lie
+        beside; how many cycles they lie beside). ``cell``: of the map, where all are of groups whose cells run from
+        anchor to anchor."""
+        first, last = self.first[group], self.first[group + 1] - 1
+        x = np.clip(cycle.astype(np.float64), self.x[first], self.x[last])
+        if cell is None:
+            keys, base = self._keys
+            gap = np.searchsorted(keys, x + base[group], side="right") - 1
+            gap = np.clip(gap, first, np.maximum(last - 1, first))
+            here = grid.value(group, x)
+        else:
+            gap = cell + first - grid.first[group]
+            here = grid.t[cell] + grid.rate[cell] * (x - grid.begin[cell])
+        following = np.minimum(gap + 1, last)
+        left, right = x - self.x[gap], self.x[following] - x
+        fast, slow = self.fast[gap], self.slow[gap]
+        high = np.minimum(self.high[gap] + slow * left, self.high[following] - fast * right)
+        low = np.maximum(self.low[gap] + fast * left, self.low[following] - slow * right)
+        return np.maximum(high - here, here - low), np.abs(cycle - x)
+
+    def some(self, which: Bool) -> Bounds:
+        """Those of some of the groups."""
+        columns: dict[str, Any] = {"shift": self.shift[which]}
+        for start, names in (("first", self.ANCHORS), ("cells", self.CELLS)):
+            counts = np.diff(getattr(self, start))
+            rows = np.repeat(which, counts)
+            columns |= {name: getattr(self, name)[rows] for name in names}
+            columns[start] = np.concatenate([[0], np.cumsum(counts[which])]).astype(np.int64)
+        return Bounds(**columns)
+
+    def put(self, groups: I64, other: Bounds) -> Bounds:
+        """These, with those of ``groups`` (in order) taken from ``other``."""
+        columns: dict[str, Any] = {"shift": self.shift.copy()}
+        columns["shift"][groups] = other.shift
+        for start, names in (("first", self.ANCHORS), ("cells", self.CELLS)):
+            pairs = [(getattr(self, name), getattr(other, name)) for name in names]
+            counts, others = np.diff(getattr(self, start)), np.diff(getattr(other, start))
+            columns[start], found = spliced(counts, groups, others, pairs)
+            columns |= dict(zip(names, found, strict=True))
+        return Bounds(**columns)
+
+    @classmethod
+    def joined(cls, parts: list[Bounds]) -> Bounds:
+        """Those of all groups, part after part."""
+        columns: dict[str, Any] = {
+            name: np.concatenate([getattr(part, name) for part in parts])
+            for name in ("shift", *cls.ANCHORS, *cls.CELLS)
+        }
+        for start in ("first", "cells"):
+            counts = np.concatenate([np.diff(getattr(part, start)) for part in parts])
+            columns[start] = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        return cls(**columns)
+
+
+def spliced(
+    counts: I64, groups: I64, others: I64, columns: list[tuple[NDArray[Any], NDArray[Any]]]
+) -> tuple[I64, list[NDArray[Any]]]:
+    """(first row of each group, and their number; columns), where ``groups`` (in order) have ``others`` rows of the
+    second of each pair of columns, and the rest ``counts`` rows of the first."""
+    changed = np.zeros(len(counts), np.bool_)
+    changed[groups] = True
+    kept = np.repeat(~changed, counts)
+    counts = counts.copy()
+    counts[groups] = others
+    inside = np.repeat(changed, counts)
+    first = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+
+    def mixed(ours: NDArray[Any], theirs: NDArray[Any]) -> NDArray[Any]:
+        rows = np.empty(int(first[-1]), ours.dtype)
+        rows[inside], rows[~inside] = theirs, ours[kept]
+        return rows
+
+    return first, [mixed(*pair) for pair in columns]

@@ -321,7 +321,7 @@ def sm_clocks(
         "cycle": clock.cycle0[every],
         "ns": clock.time0[every] + clock.to_ns(every, np.zeros(len(every), np.int64)) - epoch,
         "ns_per_cycle": np.round(_mean_rate(clock, every), 9),
-        "uncertainty_ns": np.round(clock.uncertainty[every], 1),
+        "uncertainty_ns": np.round(clock.stated[every], 1),
     }
     ends = np.cumsum(counts, dtype=np.int64).tolist()
     parts = (slice(end - count, end) for end, count in zip(ends, counts, strict=True))
@@ -363,8 +363,10 @@ def _cycles_passed(clock: ClockMap, groups: I64, part: float) -> tuple[F64, F64]
     start, end = (clock.time0[groups] + clock.to_ns(groups, at) for at in (none, last))
     begin, stop = np.quantile(start, 1 - part, method="lower"), np.quantile(end, part, method="higher")
     through = (start <= begin) & (end >= stop) & (begin < stop)
-    passed = _cycle_at(clock, groups, int(stop)) - _cycle_at(clock, groups, int(begin))
-    doubt = np.ceil(SAFETY * 2 * clock.uncertainty[groups] / clock.fastest[groups]) + 2
+    first, last = (_cycle_at(clock, groups, int(ns)) for ns in (begin, stop))
+    passed = last - first
+    doubt = SAFETY * (clock.doubt(groups, first) + clock.doubt(groups, last))
+    doubt = np.ceil(doubt / clock.fastest[groups]) + 2
     return np.where(through, passed - doubt, -np.inf), np.where(through, passed + doubt, np.inf)
 
 

@@ -510,10 +510,11 @@ def hosted(uncertainty: float | None) -> Trace:
     script.warp(script.launch(), 100, 900).mark(500, "m")
     ranges = [
         {"source": "nvtx", "name": name, "thread": 7, "begin_unix_ns": 1, "end_unix_ns": 2, "open": name == "late",
-         "begin_ns": begin, "end_ns": end}
+         "begin_ns": begin, "end_ns": end, "uncertainty_ns": uncertainty}
         for name, begin, end in (("step", -200, 1200), ("load", -100, 0), ("late", 1100, 1300))
     ]  # fmt: skip
-    call = {"kernel_id": "0", "thread": 7, "device": 0, "unix_ns": 1, "launch": 0, "captured": False, "ns": -50}
+    call = {"kernel_id": "0", "thread": 7, "device": 0, "unix_ns": 1, "launch": 0, "captured": False, "ns": -50,
+            "uncertainty_ns": uncertainty, "within": ["step", "load"]}  # fmt: skip
     host = {"process": 0, "uncertainty_ns": uncertainty, "threads": {7: "MainThread"}, "ranges": ranges,
             "marks": [], "launches": [call], "lost_launches": 0}  # fmt: skip
     return replace(script.build(), meta={"host": [host]})
@@ -529,7 +530,13 @@ def test_the_host_has_tracks(tmp_path: Path) -> None:
         ("Host/MainThread: NVTX (2)", "late", 1300, 200),
     ]
     facts = {key: value for key, (_, value) in found[2][5].items()}
-    assert facts == {"clock_uncertainty_ns": 2.5, "grid": 1, "start_after_ns": 150}
+    assert facts == {"clock_uncertainty_ns": 2.5, "grid": 1, "start_after_ns": 150, "within": "step > load"}
+
+
+def test_a_launch_says_in_which_ranges_of_the_host_it_was_called(tmp_path: Path) -> None:
+    (kernel,) = [row for row in slices(load(hosted(2.5), tmp_path)) if row[1].startswith("kernel:")]
+    facts = {key: value for key, (_, value) in kernel[5].items()}
+    assert (facts["called_in"], facts["called_before_ns"]) == ("step > load", 150)
 
 
 def test_an_arrow_leads_from_a_launch_call_to_its_launch(tmp_path: Path) -> None:

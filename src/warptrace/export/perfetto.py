@@ -127,7 +127,7 @@ class _Writer:
         tree = _Tree(trace)
         for block in tree.blocks():
             out.write(block)
-        self.called = {one.launch for host in tree.host for one in host.slices}
+        self.called = {one.launch: one for host in tree.host for one in host.slices if one.launch is not None}
         for launch, track in zip(trace.launches, tree.grids, strict=True):
             self._kernel_slice(launch, int(track))
         for window in _windows(trace):
@@ -185,7 +185,10 @@ class _Writer:
         emulated = " [emulated]" if self.trace.emulated else ""
         name = f"kernel:{launch.kernel}{emulated}, gridId: {launch.grid_id}"
         facts = [te.annotation(key, value) for key, value in self._launch_facts(launch).items()]
-        if launch.index in self.called:
+        if (call := self.called.get(launch.index)) is not None:
+            facts.append(te.annotation("called_before_ns", launch.start_ns - call.begin_ns))
+            if "within" in call.facts:
+                facts.append(te.annotation("called_in", call.facts["within"]))
             facts.append(te.flow(CALLS + launch.index, last=True))
         self.out.write(te.event(launch.start_ns - self.first_ns, te.BEGIN, track, name, *facts))
         self.out.write(te.event(launch.end_ns - self.first_ns, te.END, track))

@@ -133,6 +133,7 @@ def test_a_kernel_of_5_s_with_waits_longer_than_a_wrap(tmp_path: Path, figure: F
     figure("waits of 2.5 s: least, most (ns)", [int(lengths.min()), int(lengths.max())])
     uncertainty = launch.clock_uncertainty_ns
     figure("clock uncertainty (ns)", uncertainty)
+    assert uncertainty < 2 * MOST_UNCERTAIN_NS  # in the waits, where nothing is recorded, it may be 73 ms
     assert (np.abs(begins[:, 1] - begins[:, 0] - ns) < 5000 + uncertainty).all()
     assert (np.abs(lengths - ns) < 5000 + uncertainty).all()
     assert abs(launch.end_ns - launch.start_ns - 2 * ns) < 10_000 + uncertainty

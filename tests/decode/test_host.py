@@ -117,7 +117,7 @@ def test_calls_know_the_ranges_around_them(spans: list[tuple[int, int, int]], ti
             r["name"] for r in ranges
             if r["thread"] == call["thread"] and r["begin_unix_ns"] <= call["unix_ns"] <= r["end_unix_ns"]
         ]  # fmt: skip
-        assert call["within"] == around
+        assert call["within"] == around == [ranges[index]["name"] for index in call["around"]]
 
 
 def test_what_is_far_from_a_comparison_is_less_sure(tmp_path: Path) -> None:

@@ -23,7 +23,8 @@ def host_facts(
     trace's timeline good to the ``uncertainty_ns`` of the item, that of the process being the worst; None where host
     and device clocks were not compared. It grows with the time from the nearest comparison.
 
-    ``within`` of a launch: names of the ranges of its thread that were open at the call, outermost first.
+    ``around`` of a launch: which of ``ranges``, in its thread, were open at the call, outermost first; ``within``:
+    their names.
 
     A call of the host and a launch belong together where a kernel's launches into one stream are as many on either
     side: a stream keeps their order. ``launch`` is None for all of them where they are not.
@@ -117,20 +118,21 @@ def _pair(process: int, calls: list[Facts], launches: Sequence[Launch]) -> int:
 
 
 def name_ranges(calls: Sequence[Facts], ranges: Sequence[Facts]) -> None:
-    """Gives every call ``within``. ``ranges``: by begin, outer before inner."""
-    by_thread: dict[int, list[Facts]] = {}
-    for one in ranges:
-        by_thread.setdefault(one["thread"], []).append(one)
-    state: dict[int, tuple[int, list[Facts]]] = {}
+    """Gives every call ``within`` and ``around``. ``ranges``: by begin, outer before inner."""
+    by_thread: dict[int, list[int]] = {}
+    for index, one in enumerate(ranges):
+        by_thread.setdefault(one["thread"], []).append(index)
+    state: dict[int, tuple[int, list[int]]] = {}
     for call in sorted(calls, key=lambda c: int(c["unix_ns"])):
         mine, at = by_thread.get(call["thread"], []), call["unix_ns"]
         begun, around = state.get(call["thread"], (0, []))
-        while begun < len(mine) and mine[begun]["begin_unix_ns"] <= at:
+        while begun < len(mine) and ranges[mine[begun]]["begin_unix_ns"] <= at:
             around.append(mine[begun])
             begun += 1
-        around = [one for one in around if one["end_unix_ns"] >= at]
+        around = [index for index in around if ranges[index]["end_unix_ns"] >= at]
         state[call["thread"]] = begun, around
-        call["within"] = [one["name"] for one in around]
+        call["around"] = list(around)
+        call["within"] = [ranges[index]["name"] for index in around]
 
 
 def _problems(capture: Capture, facts: Facts, unpaired: int) -> list[Problem]:

@@ -523,7 +523,10 @@ def _host(trace: Trace, facts: dict[str, Any]) -> dict[str, Any]:
         "threads": [{"id": number, "name": name} for number, name in facts["threads"].items()],
         "ranges": [_camel(timed(row, "begin_ns", "end_ns")) for row in facts["ranges"]],
         "marks": [_camel(timed(row, "ns")) for row in facts["marks"]],
-        "launches": [_camel(timed(row, "ns")) for row in facts["launches"]],
+        "launches": [
+            _camel(timed({key: value for key, value in row.items() if key != "around"}, "ns"))
+            for row in facts["launches"]
+        ],
         "lostLaunches": facts["lost_launches"],
     }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -58,15 +59,15 @@ def _ranges(trace: Trace, facts: dict[str, Any]) -> list[RangeRow]:
     groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for one in facts["ranges"]:
         groups.setdefault((one["source"], one["name"]), []).append(one)
+    inside: Counter[tuple[str, str]] = Counter()
+    for call in facts["launches"]:
+        around = (facts["ranges"][index] for index in call["around"])
+        inside.update({(one["source"], one["name"]) for one in around})
     rows = []
     for (source, name), found in groups.items():
         lengths = [one["end_unix_ns"] - one["begin_unix_ns"] for one in found]
-        inside = sum(
-            any(r["thread"] == c["thread"] and r["begin_unix_ns"] <= c["unix_ns"] <= r["end_unix_ns"] for r in found)
-            for c in facts["launches"]
-        )
         pid = trace.processes[facts["process"]].pid
-        rows.append(RangeRow(pid, source, name, len(found), sum(lengths), max(lengths), inside))
+        rows.append(RangeRow(pid, source, name, len(found), sum(lengths), max(lengths), inside[source, name]))
     return rows
 
 

@@ -179,7 +179,7 @@ def _sites_shifted(patch: pytest.MonkeyPatch) -> None:
 
 def _ring_without_mask(patch: pytest.MonkeyPatch) -> None:
     """The slot of a ring is the event's number."""
-    patch.setattr(lower._RingLowering, "_place", lambda self, off: off)
+    patch.setattr(lower._RingLowering, "_wrapped", lambda self, off: off)
 
 
 def _ring_tag_off_by_one(patch: pytest.MonkeyPatch) -> None:

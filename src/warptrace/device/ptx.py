@@ -6,7 +6,8 @@ A kernel that records is woven from these operations, in this order along every 
             for them all that follows is as without a recorder.
 ``entry``   first in the kernel: reads the clocks and issues the claim of a region (one atomic add). Its result is
             not used before ``open``, so its 600 cycles pass beside the kernel's own set-up.
-``open``    before the first operation that holds an event: writes the region header, makes cursor and limit.
+``open``    before the first operation that holds an event, or behind it where events are stamped before (``stamp``):
+            writes the region header, makes cursor and limit.
 ``event``   straight-line: no branch, no fence, no atomic.
 ``close``   before the kernel's end: writes count and exit clocks; only a warp that got no region takes a branch.
 
@@ -371,13 +372,15 @@ def event(
     anchor: bool = False,
     high: bool = False,
     ring: bool = False,
+    stamped: bool = False,
 ) -> Asm:
     """Stores one record at slot ``index`` behind <slot>, where <store> holds. ``ring``: <slot> is the number of a slot
     of the ring at <ring>, so that one multiply-add makes the address.
 
     ``linked``: <code> is the site alone and <token> is already the link in place, so one OR joins them. ``anchor``:
     the record also holds %globaltimer, beside a payload of at most 32 bits (stride 16). ``high``: the code also holds
-    bits 32 to 47 of the clock; both halves are one read, and the code one more instruction.
+    bits 32 to 47 of the clock; both halves are one read, and the code one more instruction. ``stamped``: the clock was
+    read before (:func:`stamp`), it is <stamp>.
 
     A payload ("i32" or "i64") is a store of its own: one 16-byte store makes every record pay. The order was measured
     (docs/design.md): the clock before the address, so that its latency passes beside the wait for the last store's
@@ -387,7 +390,7 @@ def event(
     width = {"i32": "b32", "i64": "b64", None: ""}[payload]
     address = _slot_address(stride, ring)
     code = "or.b32 c,<token>,<code>; " if linked else _HIGH_CODE if high else "mov.b32 c,<code>; "
-    clock = (_CLOCK64 if high else "mov.u32 t,%clock; ") + ("mov.u32 g,%globaltimer_lo; " if anchor else "")
+    clock = _clock(high, stamped) + ("mov.u32 g,%globaltimer_lo; " if anchor else "")
     record = f"@<store> st.global.v2.b32 [a+{at}],{{t,c}}; "
     beside = f"@<store> st.global.{width} [a+{at + 8}],<payload>; " if payload else ""
     if anchor:
@@ -403,7 +406,19 @@ def event(
         ins += (("token", "i32"),)
     if payload:
         ins += (("payload", payload),)
+    if stamped:
+        ins += (("stamp", "i32"),)
     return Asm("{ .reg .u64 a,x; .reg .u32 t,c,g,u; " + body + "}", (), ins)
+
+
+def stamp() -> Asm:
+    """<clock>: the clock, of an event that is stored later."""
+    return Asm("mov.u32 <clock>,%clock;", (("clock", "i32"),), ())
+
+
+def _clock(high: bool, stamped: bool) -> str:
+    """PTX that sets u32 ``t`` to the lower half of the clock, and ``u`` to the upper one where ``high``."""
+    return "mov.b32 t,<stamp>; " if stamped else _CLOCK64 if high else "mov.u32 t,%clock; "
 
 
 _CLOCK64 = "mov.u64 x,%clock64; mov.b64 {t,u},x; "
@@ -431,6 +446,7 @@ def wide_event(
     anchor: bool = False,
     high: bool = False,
     ring: bool = False,
+    stamped: bool = False,
 ) -> Asm:
     """Stores the record of :func:`event` with one 32-bit store: lane 0 the clock, lane 1 the code, lane 2 the payload
     (its low half), lane 3 its high half or %globaltimer. <slot> is 4 bytes further in each lane, <store> holds in the
@@ -443,7 +459,7 @@ def wide_event(
     arithmetic and a pop: 31 cycles more than without events, 37 with the address first).
     """
     address = _slot_address(stride, ring)
-    clock = (_CLOCK64 if high else "mov.u32 t,%clock; ") + ("mov.u32 g,%globaltimer_lo; " if anchor else "")
+    clock = _clock(high, stamped) + ("mov.u32 g,%globaltimer_lo; " if anchor else "")
     halves = "mov.b64 {h,k},<payload>; selp.b32 h,k,h,<last>; "
     rest = {"i32": "mov.b32 h,<payload>; ", "i64": halves, None: ""}[payload]
     rest += "or.b32 c,<token>,<code>; " if linked else _HIGH_CODE if high else "mov.b32 c,<code>; "
@@ -451,7 +467,7 @@ def wide_event(
         rest += "selp.b32 c,c,h,<iscode>; "
     timer = "selp.b32 c,g,c,<last>; " if anchor else ""
     choose = timer + "selp.b32 t,t,c,<isclock>; "
-    if high or anchor or payload:
+    if high or anchor or payload or stamped:
         body = clock + address + rest + choose
     else:
         body = rest + "mov.b32 t,c; @<isclock> mov.u32 t,%clock; " + address
@@ -463,6 +479,8 @@ def wide_event(
         ins += (("payload", payload), ("iscode", "i1"))
     if anchor or payload == "i64":
         ins += (("last", "i1"),)
+    if stamped:
+        ins += (("stamp", "i32"),)
     store = f"@<store> st.global.b32 [a+{index * stride}],t; "
     return Asm("{ .reg .u64 a,x; .reg .u32 t,c,g,h,k,u; " + body + store + "}", (), ins)
 

@@ -94,7 +94,7 @@ class _Walk:
                 state = _State(False, state.lost and linked)
             elif len(op.regions):
                 state = self._behind(op, state, note)
-            elif not _is_brief(op):
+            elif not is_brief(op):
                 state = _WAITED
         return state
 
@@ -140,7 +140,7 @@ def _parents(op: Any) -> Iterator[Any]:
         parent = parent.block.owner.operation
 
 
-def _is_brief(op: Any) -> bool:
+def is_brief(op: Any) -> bool:
     if op.name == "llvm.inline_asm":
         return _BRIEF_ASM.fullmatch(ir.StringAttr(op.attributes["asm_string"]).value) is not None
     return op.name.startswith(_BRIEF) and _PATIENT.search(op.name) is None

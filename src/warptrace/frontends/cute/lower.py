@@ -20,7 +20,7 @@ from ...errors import WarptraceError
 from ...selection import KernelSelection
 from ...sites import KernelRecord, Site, kernel_id
 from ...wire import EventKind, PayloadType
-from . import anchors, balance, gaps, hidden
+from . import anchors, balance, early, gaps, hidden
 from .events import PLACEHOLDER, EventError, erase_events, payload_mismatch
 from .ir_tools import (
     BRANCHES,
@@ -381,7 +381,7 @@ class _Lowering:
     def run(self) -> None:
         first = self._first_event_operation()
         self._begin()
-        self._open(first)
+        self._open(self._stamp_early(first) or first)
         for group in self._groups:
             self._group(group)
         for block in self._kernel.regions[0].blocks:
@@ -426,6 +426,26 @@ class _Lowering:
             return self._control
         return emit(ptx.select(self._facts.selection, self._facts.clusters), {"control": self._control})["chosen"]
 
+    def _stamp_early(self, first: Any | None) -> Any | None:
+        """Reads the clock of the events that are stored later; returns the operation before which, if there are any."""
+        self._stamps: dict[Any, Any] = {}
+        self._sink = None
+        if first is None or self._facts.ring or not self._groups:
+            return None
+        events = {e.op: e for g in self._groups if g.together for e in g.events}
+        found = early.find(self._entry, first, events)
+        if found is None:
+            return None
+        self._sink = found.sink
+        for op in found.events:
+            with ir.InsertionPoint(op), op.location:
+                self._stamps[op] = emit(ptx.stamp(), {})["clock"]
+        return found.sink
+
+    def _place(self, event: Event) -> Any:
+        """Where an event is stored: where it stands, or where the region is opened if it came before."""
+        return ir.InsertionPoint(self._sink if event.op in self._stamps else event.op)
+
     def _open(self, before: Any | None) -> None:
         point = ir.InsertionPoint(before) if before is not None else _after(self._after_begin)
         with point, ir.Location.unknown():
@@ -465,7 +485,7 @@ class _Lowering:
 
     def _group(self, group: Group) -> None:
         first, last = group.events[0], group.events[-1]
-        with ir.InsertionPoint(first.op), first.op.location:
+        with self._place(first), first.op.location:
             off = llvm.load(int_type("i32"), self._cursor, alignment=4)
             slot = llvm.load(int_type("i32"), self._slot, alignment=4)
             lead = self._leader(group)
@@ -480,7 +500,7 @@ class _Lowering:
                 self._run(events, index, off, slot, store)
             else:
                 self._event(events[0], index, off, slot, store)
-        with ir.InsertionPoint(last.op), last.op.location:
+        with self._place(last), last.op.location:
             step = constant(len(group.events) * self._step, "i32")
             if moves is not None:
                 step = arith.select(moves, step, constant(0, "i32"))
@@ -493,7 +513,7 @@ class _Lowering:
         runs: list[tuple[int, list[Event]]] = []
         narrow = True
         for index, (event, near) in enumerate(zip(group.events, group.near, strict=True)):
-            before, narrow = narrow, not self._same_in_all_lanes(event)
+            before, narrow = narrow, event.op in self._stamps or not self._same_in_all_lanes(event)
             if self._facts.wide and near and not before and not narrow:
                 runs[-1][1].append(event)
             else:
@@ -546,7 +566,7 @@ class _Lowering:
         llvm.store(arith.minui(arith.addi(slot, step), self._limit), self._slot, alignment=4)
 
     def _event(self, event: Event, index: int, off: Any, slot: Any, store: Any) -> None:
-        with ir.InsertionPoint(event.op), event.op.location:
+        with self._place(event), event.op.location:
             self._record(event, index, slot, store, event.token if event.kind == EventKind.END else None)
             if event.kind == EventKind.START:
                 plain_value(event.op.results[0]).replace_all_uses_with(self._token(off, index))
@@ -561,6 +581,9 @@ class _Lowering:
             operands["token"] = token
         stride = self._facts.stride
         facts = {"linked": token is not None, "anchor": event.anchor, "high": event.gap.high, "ring": self._facts.ring}
+        if event.op in self._stamps:
+            facts["stamped"] = True
+            operands["stamp"] = self._stamps[event.op]
         if not self._facts.wide:
             emit(ptx.event(index, stride, width, **facts), operands)
         elif not self._same_in_all_lanes(event):  # lane 0's counts: the others have their own
@@ -612,12 +635,12 @@ class _RingLowering(_Lowering):
 
     def _advance(self, off: Any) -> None:
         llvm.store(off, self._cursor, alignment=4)
-        llvm.store(self._place(off), self._slot, alignment=4)
+        llvm.store(self._wrapped(off), self._slot, alignment=4)
 
     def _move(self, off: Any, slot: Any, step: Any) -> None:
         self._advance(arith.addi(off, step))
 
-    def _place(self, off: Any) -> Any:
+    def _wrapped(self, off: Any) -> Any:
         return arith.andi(off, self._mask)
 
     def _address(self, slot: Any) -> dict[str, Any]:
@@ -627,7 +650,7 @@ class _RingLowering(_Lowering):
         with ir.InsertionPoint(event.op), event.op.location:
             if index:
                 off = arith.addi(off, constant(index, "i32"))
-                slot = self._place(off)
+                slot = self._wrapped(off)
             if event.kind == EventKind.START:
                 own = self._tag(off)
                 everyones = emit(ptx.broadcast(), {"value": own})["all"] if self._broadcast else own

@@ -48,7 +48,7 @@ def recorded(gemm: Any, folder: Path, groups: tuple[str, ...], shape: tuple[int,
     with iket.tracing():
         kernel = silent_gemm.compiled(gemm, tile_n, cluster)
     device = Device()
-    args, product, wanted = silent_gemm.arguments(device, kernel.ptx, *shape, hidden=3)
+    args, product, wanted = silent_gemm.arguments(device, kernel.ptx, *shape, hidden=5)
     recording = EmulatedRecording(folder / "pid_1", device=device, buffer_bytes=64 << 20)
     recording.launch(kernel, args, grid=ctas, cluster=cluster)
     recording.finish()

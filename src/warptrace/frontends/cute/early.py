@@ -16,7 +16,7 @@ from typing import Any
 
 from ...wire import EventKind
 from . import gaps
-from .ir_tools import BRANCHES, TERMINATORS
+from .ir_tools import BRANCHES, TERMINATORS, plain_value
 
 MOST_EARLY = 4
 """Each holds a register until the region is there."""
@@ -49,7 +49,7 @@ def find(entry: Any, first: Any, events: Mapping[Any, Any]) -> Early | None:
             return Early(frozenset(early), op) if early and passed else None
         passed = passed or not _is_nothing(op)
         if any("load" in inner.name for inner in _all(op)):
-            loaded.update(op.results)
+            loaded.update(map(plain_value, op.results))
     return None
 
 
@@ -67,7 +67,7 @@ def _passes(op: Any, events: Mapping[Any, Any], loaded: set[Any]) -> bool:
                 return False
         elif inner in events or not gaps.is_brief(inner):
             return False
-        if any(value in loaded for value in inner.operands):
+        if any(plain_value(value) in loaded for value in inner.operands):
             return False
     return True
 

@@ -118,3 +118,18 @@ def test_every_region_of_a_launch_holds_its_word(tmp_path: Path, keep, host):
     assert [x.stream for x in trace.launches] == [None, 0, None, 0x7F12_3456_7890, None]
     assert [x.graph for x in trace.launches] == [None, None, ("graph_exec_1", 0), None, ("graph_exec_2", 0)]
     assert trace.problems == ()
+
+
+@cute.jit
+def preferring_host(n: cutlass.Int32):
+    marked(n).launch(grid=[16, 1, 1], block=[32, 1, 1], cluster=[4, 1, 1], fallback_cluster=[2, 1, 1])
+
+
+@cute.jit
+def clustered_host(n: cutlass.Int32):
+    marked(n).launch(grid=[16, 1, 1], block=[32, 1, 1], cluster=[4, 1, 1])
+
+
+@pytest.mark.parametrize(("host", "asks"), [(preferring_host, True), (clustered_host, False)], ids=["two", "one"])
+def test_warps_ask_for_their_cluster_where_a_launch_may_have_two_sizes(host, asks):
+    assert ("%cluster_nctaid" in build(host, cutlass.Int32(3), arch="sm_100a").ptx) == asks

@@ -43,7 +43,8 @@ class KernelFacts:
     word each (:func:`wide_event`); only where no other lane leads and every warp is whole. ``selection``: the clusters
     and warps that record, None: all. ``ring``: the newest events are kept (slack 0). ``whole``: no other lane leads,
     every warp has all its lanes, and it is no ring: then lanes write the header together. ``block``: its packed
-    dimensions, of a whole kernel."""
+    dimensions, of a whole kernel. ``mixed``: clusters of one launch may have two sizes, so each warp asks for its own;
+    else host code tells."""
 
     kernel_id: int
     stride: int
@@ -55,6 +56,7 @@ class KernelFacts:
     ring: bool = False
     whole: bool = False
     block: int = 0
+    mixed: bool = False
 
 
 def _sizes(facts: KernelFacts) -> str:
@@ -208,7 +210,8 @@ def open_region(facts: KernelFacts) -> Asm:
         "or.b32 s,s,t; mov.u32 t,%nctaid.x; mov.u32 n,%nctaid.y; mov.u32 m,%nctaid.z; "
         "@p st.global.v4.u32 [a+48],{t,n,m,s}; "
         "mov.b64 {m,w},<beside>; mov.u32 t,%smid; or.b32 t,t,m; mov.b64 {n,s},<form>; mov.b64 {m,w},<room>; "
-        "@p st.global.v4.u32 [a+64],{t,s,n,m}; "
+        + _own_cluster(facts, "s", "w")
+        + "@p st.global.v4.u32 [a+64],{t,s,n,m}; "
         "@p st.global.v2.u64 [a+80],{<clock>,<timer>}; "
     )
     wide_ring = facts.ring and facts.wide
@@ -239,6 +242,17 @@ _OPEN_INPUTS = (
     ("control", "i64"), ("region", "i64"), ("beside", "i64"), ("form", "i64"), ("room", "i64"), ("kernel", "i64"),
     ("clock", "i64"), ("timer", "i64"), ("bank", "i32"), ("claim", "i64"), ("tail", "i64"), ("place", "i64"),
 )  # fmt: skip
+
+
+def _own_cluster(facts: KernelFacts, word: str, spare: str) -> str:
+    """PTX that sets the u32 ``word`` to pack_cluster of the warp's own cluster where that has to be asked for."""
+    if not facts.mixed:
+        return ""
+    return (
+        f"mov.u32 {word},%cluster_nctaid.y; shl.b32 {word},{word},8; "
+        f"mov.u32 {spare},%cluster_nctaid.x; or.b32 {word},{word},{spare}; "
+        f"mov.u32 {spare},%cluster_nctaid.z; shl.b32 {spare},{spare},16; or.b32 {word},{word},{spare}; "
+    )
 
 
 def _pieces(words: Sequence[Sequence[str]]) -> str:
@@ -287,7 +301,8 @@ def _open_whole(facts: KernelFacts) -> Asm:
         # parts of the launch word fill the upper halves of three fields
         "mov.b64 {n,m},<beside>; or.b32 warp,m,w; mov.u32 sm,%smid; or.b32 sm,sm,n; mov.b64 {stride,cluster},<form>; "
         "mov.u32 of0,%nctaid.x; mov.u32 of1,%nctaid.y; mov.u32 of2,%nctaid.z; mov.b64 {capacity,limit},<room>; "
-        "mov.b64 {clock0,clock1},<clock>; mov.b64 {timer0,timer1},<timer>; "
+        + _own_cluster(facts, "cluster", "t")
+        + "mov.b64 {clock0,clock1},<clock>; mov.b64 {timer0,timer1},<timer>; "
         + _pieces(header)
         + f"setp.lt.and.u32 q,b,{len(header)},r; @q st.global.v4.u32 [a],{{w0,w1,w2,w3}}; "
         f"add.u32 n,f,{wire.REGION_HEADER_BYTES}; add.u32 t,n,limit; "

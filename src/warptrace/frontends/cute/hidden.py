@@ -467,19 +467,36 @@ def add_parameters(kernel: Any) -> dict[str, Any]:
     return values
 
 
-def rewrite_launches(module: Any, records: Mapping[str, KernelRecord]) -> None:
-    """Gives every launch of the kernels, by symbol, the hidden values, and the module the host functions that
-    yield them."""
-    launches: list[tuple[Any, KernelRecord]] = []
+def mixed_clusters(module: Any) -> set[str]:
+    """Symbols of the kernels that some launch gives clusters of a preferred size, or else of a smaller one."""
+    configurations = set()
+
+    def visit(op: Any) -> None:
+        if op.name == f"{_CONFIGURATION}.preferred_cluster_dim":
+            configurations.add(plain_value(op.operands[0]))
+
+    walk(module.operation, visit)
+    launches = _launches(module) if configurations else []
+    return {name for op, name in launches if any(plain_value(o) in configurations for o in op.operands)}
+
+
+def _launches(module: Any) -> list[tuple[Any, str]]:
+    """All launch operations, each with the symbol that it launches."""
+    launches: list[tuple[Any, str]] = []
 
     def visit(op: Any) -> None:
         if op.name.startswith("cuda.launch"):
-            for value in attribute_items(op).values():
-                name = str(value).rsplit("@", 1)[-1].strip('"')
-                if "@" in str(value) and name in records:
-                    launches.append((op, records[name]))
+            names = [str(value) for value in attribute_items(op).values() if "@" in str(value)]
+            launches.extend((op, name.rsplit("@", 1)[-1].strip('"')) for name in names)
 
     walk(module.operation, visit)
+    return launches
+
+
+def rewrite_launches(module: Any, records: Mapping[str, KernelRecord]) -> None:
+    """Gives every launch of the kernels, by symbol, the hidden values, and the module the host functions that
+    yield them."""
+    launches = [(op, records[name]) for op, name in _launches(module) if name in records]
     if not launches:
         return
     with ir.Location.unknown():

@@ -128,6 +128,7 @@ def finalize(module: Any, arch: str, *, ring: bool = False) -> list[KernelRecord
 def _lower_kernels(module: Any, arch: str, ring: bool) -> list[KernelRecord]:
     lowered = []
     selection = registry.selection()
+    mixed = hidden.mixed_clusters(module)
     for kernel in kernels(module):
         if not selection.wants(symbol(kernel)) and erase_events(kernel):
             registry.announce_deselected(symbol(kernel))
@@ -137,7 +138,9 @@ def _lower_kernels(module: Any, arch: str, ring: bool) -> list[KernelRecord]:
         _drop_ends_of_nothing(kernel)
         events = _collect(kernel)
         if events or (selection.lifetimes and selection.wants(symbol(kernel))):
-            lowered.append(_lower_kernel(kernel, events, arch, selection.of(symbol(kernel)), ring and bool(events)))
+            chosen = selection.of(symbol(kernel))
+            ring_here, mixed_here = ring and bool(events), symbol(kernel) in mixed
+            lowered.append(_lower_kernel(kernel, events, arch, chosen, ring=ring_here, mixed=mixed_here))
         else:
             registry.announce_without_events(symbol(kernel))
     hidden.rewrite_launches(module, {record.symbol: record for record in lowered})
@@ -217,7 +220,7 @@ def _int_attribute(op: Any, name: str) -> int:
 
 
 def _lower_kernel(
-    kernel: Any, events: list[Event], arch: str, selection: KernelSelection, ring: bool
+    kernel: Any, events: list[Event], arch: str, selection: KernelSelection, *, ring: bool, mixed: bool
 ) -> KernelRecord:
     _check_payloads(events)
     balance.check(kernel, {e.op: e for e in events})
@@ -241,6 +244,7 @@ def _lower_kernel(
         selection=None if selection.everything else selection,
         ring=ring,
         whole=whole and not ring,
+        mixed=mixed,
         block=uniform.packed_block() if whole and not ring else 0,
     )
     (_RingLowering if ring else _Lowering)(kernel, facts, groups, uniform).run()

@@ -277,25 +277,24 @@ def _doubt_of_events(source: Source, events: Events, cycle: I64, cell: I64 | Non
     if place is None:
         doubt[has] = bounds.most[bounds.cells[group]]
         return doubt
-    if bounds.any_tight[group].any():
-        doubt[has] = np.maximum.reduceat(bounds.tight[place], streams.first[streams.main][has])
-    if bounds.any_loose[group].any():
+    told = bounds.told[place]
+    doubt[has] = np.maximum(np.maximum.reduceat(told, streams.first[streams.main][has]), 0.0)
+    if bounds.any_untold[group].any():
         uneven = cell is not None and clock.grid.uneven(clock.group)
-        _look(clock, events.region, group, place, cycle, cell if uneven else None, doubt)
+        _look(clock, events.region, group, told, cycle, cell if uneven else None, doubt)
     return doubt
 
 
 def _look(
-    clock: ClockMap, region: I32, groups: I64, place: I64, cycle: I64, cell: I64 | None, doubt: F64
+    clock: ClockMap, region: I32, groups: I64, told: F64, cycle: I64, cell: I64 | None, doubt: F64
 ) -> None:
-    """Raises the doubt of regions to that of events, all of these ``groups``, whose cells do not tell it: of a few of
-    them, then of those that may have more than was found in their clock."""
-    loose = clock.bounds.loose_most
+    """Raises the doubt of regions to that of events, all of these ``groups``, whose cells do not tell it (``told`` is
+    negative): of a few of them, then of those that may have more than was found in their clock."""
     highest = np.zeros(len(clock.launch))
     np.maximum.at(highest, clock.group, doubt)
 
     def look(rows: I64) -> None:
-        rows = rows[loose[place[rows]] > highest[clock.group][region[rows]]]
+        rows = rows[-told[rows] > highest[clock.group][region[rows]]]
         if len(rows):
             found = clock.doubt(clock.group[region[rows]], cycle[rows], None if cell is None else cell[rows])
             np.maximum.at(doubt, region[rows], found)
@@ -303,7 +302,7 @@ def _look(
 
     look(np.arange(0, len(region), FEW))
     if (highest[groups] < clock.uncertainty[groups]).any():
-        rows = np.flatnonzero(loose[place] > highest[clock.group][region])
+        rows = np.flatnonzero(told < -highest[clock.group][region])
         look(rows[::SOME])
         look(rows)
 

@@ -591,33 +591,14 @@ class Bounds:
     least: F64
 
     @cached_property
-    def loose(self) -> Bool:
-        """(cells,) where it says more to look at a place than at its cell."""
-        result: Bool = self.most > self.least + LOOSE_NS
-        return result
+    def told(self) -> F64:
+        """(cells,) ``most``, negative where it says more to look at a place than at its cell."""
+        return np.where(self.most > self.least + LOOSE_NS, -self.most, self.most)
 
     @cached_property
-    def tight(self) -> F64:
-        """(cells,) ``most`` of other cells, 0 of these."""
-        return np.where(self.loose, 0.0, self.most)
-
-    @cached_property
-    def loose_most(self) -> F64:
-        """(cells,) ``most`` of these, 0 of others."""
-        return np.where(self.loose, self.most, 0.0)
-
-    @cached_property
-    def any_loose(self) -> Bool:
+    def any_untold(self) -> Bool:
         """(g,) whether a group has such a cell."""
-        return self._any(self.loose)
-
-    @cached_property
-    def any_tight(self) -> Bool:
-        """(g,) whether a group has another one."""
-        return self._any(~self.loose)
-
-    def _any(self, cells: Bool) -> Bool:
-        count = np.concatenate([[0], np.cumsum(cells)])
+        count = np.concatenate([[0], np.cumsum(self.told < 0)])
         result: Bool = count[self.cells[1:]] > count[self.cells[:-1]]
         return result
 

@@ -7,6 +7,8 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -206,3 +208,63 @@ def test_flows_are_arrows_and_checked_first(cli: Cli, run_dir: Path) -> None:
     assert (done.returncode, trace.stat().st_size > without) == (0, True)
     done = cli("postprocess", "run", "--flow", "load")
     assert done.returncode == 2 and "flow 'load' is not SOURCE:TARGET" in done.stderr
+
+
+# ------------------------------------------------------------------------------------- outputs at the same time
+FILES = ["iket_pid_4242.pftrace", "iket_pid_4242.trace.json", "iket_pid_4242.html"]
+
+
+def written(run_dir: Path, folder: Path, cores: int, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, dict[str, bytes]]:
+    """What became of all outputs on a machine of so many cores."""
+    monkeypatch.setattr(os, "cpu_count", lambda: cores)
+    folder.mkdir()
+    result = postprocess([run_dir / "raw" / "pid_4242"], folder, plan_outputs("all", False, False))
+    return result, {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_outputs_are_the_same_where_they_are_made_at_once(
+    run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, first = written(run_dir, tmp_path / "one", 2, monkeypatch)
+    all_, second = written(run_dir, tmp_path / "all", 64, monkeypatch)
+    assert one.outputs == all_.outputs == FILES
+    assert first == second and sorted(first) == sorted(FILES)
+
+
+@pytest.mark.parametrize("cores", [2, 64])
+def test_an_output_that_fails_leaves_the_others(
+    run_dir: Path, tmp_path: Path, cores: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(*args: object, **kwargs: object) -> None:
+        raise warptrace.WarptraceError("no space left")
+
+    monkeypatch.setattr("warptrace.export.iket_json.write_iket_json", failing)
+    result, made = written(run_dir, tmp_path / "out", cores, monkeypatch)
+    assert result.outputs == [FILES[0], FILES[2]] == sorted(made, reverse=True)
+    assert result.failures == [f"{FILES[1]}: no space left"]
+
+
+@pytest.mark.parametrize("cores", [2, 64])
+def test_an_interrupt_ends_all_of_them(
+    run_dir: Path, tmp_path: Path, cores: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that are being written end at their next sign of progress, and nothing of them is left."""
+    ended = threading.Event()
+
+    def interrupted(*args: object, **kwargs: object) -> None:
+        raise KeyboardInterrupt
+
+    def endless(trace: object, path: Path, *, progress: Any, **kwargs: object) -> None:
+        try:
+            while True:
+                progress(0, 1)
+                time.sleep(0.001)
+        finally:
+            ended.set()
+
+    monkeypatch.setattr("warptrace.export.perfetto.write_perfetto", interrupted)
+    monkeypatch.setattr("warptrace.export.html.write_html", endless)
+    with pytest.raises(KeyboardInterrupt):
+        written(run_dir, tmp_path / "out", cores, monkeypatch)
+    assert list((tmp_path / "out").iterdir()) == []
+    assert ended.is_set() == (cores > 2)

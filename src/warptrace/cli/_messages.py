@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
@@ -75,17 +75,23 @@ def shown(path: Path) -> str:
 @contextmanager
 def progress_bar(text: str) -> Iterator[ProgressCallback | None]:
     """A bar on stderr while the block runs; None where nobody looks at it. It is gone at the end."""
+    with progress_bars([text]) as (one,):
+        yield one
+
+
+@contextmanager
+def progress_bars(texts: Sequence[str]) -> Iterator[list[ProgressCallback | None]]:
+    """As :func:`progress_bar`, a bar each. They may be moved from several threads."""
     if not sys.stderr.isatty():
-        yield None
+        yield [None] * len(texts)
         return
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(text, total=None)
 
-        def update(done: int, total: int) -> None:
-            bar.update(task, completed=done, total=total)
+        def mover(task: TaskID) -> ProgressCallback:
+            return lambda done, total: bar.update(task, completed=done, total=total)
 
-        yield update
+        yield [mover(bar.add_task(text, total=None)) for text in texts]

@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import threading
 import traceback
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import WarptraceError
-from ._messages import ProgressCallback, debugging, progress_bar
+from ._messages import ProgressCallback, debugging, progress_bar, progress_bars
 
 if TYPE_CHECKING:
     from ..flows import Flow
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     Writer = Callable[[Trace, Path, ProgressCallback | None], None]
 
 
+CORES_OF_A_WRITER = 4
 COMBINED = "run"
 """Outputs of several processes of a run are ``iket_run.*``."""
 HANG_TEXT, HANG_JSON = "hang.txt", "hang.json"
@@ -163,16 +166,45 @@ def _outputs(
         trace = decode(captures, hosts_ns=HOSTS_NS if plan.hosts_ns is None else plan.hosts_ns)
     if not trace.launches:
         return
-    for file, write in _writers(name, plan).items():
-        try:
-            with progress_bar(file) as progress:
-                write(trace, scratch / file, progress)
-            result.outputs.append(file)
-        except WarptraceError as error:
-            result.failures.append(f"{file}: {error}")
+    _write_all(_writers(name, plan), trace, scratch, result)
     result.launches += len(trace.launches)
     result.summaries[title] = summarize(trace)
     _note_hang(trace, result)
+
+
+def _write_all(writers: dict[str, Writer], trace: Trace, scratch: Path, result: Result) -> None:
+    """At the same time where there are processors for it: a writer keeps about CORES_OF_A_WRITER of them busy."""
+    workers = max(1, min(len(writers), (os.cpu_count() or 1) // CORES_OF_A_WRITER))
+    stop = threading.Event()
+
+    def written(file: str, progress: ProgressCallback | None) -> str | None:
+        def move(done: int, total: int) -> None:
+            if stop.is_set():
+                raise WarptraceError("interrupted")
+            if progress is not None:
+                progress(done, total)
+
+        try:
+            writers[file](trace, scratch / file, move)
+        except WarptraceError as error:
+            return f"{file}: {error}"
+        return None
+
+    def note(file: str, failure: str | None) -> None:
+        (result.outputs if failure is None else result.failures).append(failure or file)
+
+    if workers == 1:
+        for file in writers:
+            with progress_bar(file) as bar:
+                note(file, written(file, bar))
+        return
+    with progress_bars(list(writers)) as bars, ThreadPoolExecutor(workers) as pool:
+        try:
+            for file, failure in zip(writers, pool.map(written, writers, bars), strict=True):
+                note(file, failure)
+        except BaseException:
+            stop.set()  # the others end at their next sign of progress
+            raise
 
 
 def _look_for_hangs(captures: list[Capture], result: Result) -> None:

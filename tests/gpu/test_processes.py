@@ -216,6 +216,29 @@ def streams_that_run_beside_each_other() -> list[Any]:
     pytest.skip("no two streams of this process run beside each other, untraced")
 
 
+def test_whatever_queue_the_streams_share_with_ours(tmp_path: Path) -> None:
+    """Streams share eight queues of the hardware. Wherever the tracer's lie, the second launch of a kernel, which reads
+    what the first one used, is not held up behind it."""
+    flags = torch.zeros(pk.WORDS, dtype=torch.int32, device="cuda")
+    arguments = (k.pointer(flags.data_ptr()), cutlass.Int32(1), cutlass.Int32(4))
+    others, met = [], []
+    for turn in range(8):
+        others.append(torch.cuda.Stream())
+        handles = streams_that_run_beside_each_other()
+        with iket.tracing():
+            meet = cute.compile(pk.meet_host, *arguments, handles[0])
+        with recording(tmp_path / str(turn), fresh=True) as folder:
+            flags.zero_()
+            torch.cuda.synchronize()
+            meet(arguments[0], cutlass.Int32(1), cutlass.Int32(4), handles[0])
+            meet(arguments[0], cutlass.Int32(0), cutlass.Int32(4), handles[1])
+            torch.cuda.synchronize()
+            met.append(flags[32].item())
+        trace = load(folder)
+        assert lossless(trace), trace.problems
+    assert met == [1] * 8
+
+
 def test_a_kernel_that_waits_for_a_later_launch(tmp_path: Path) -> None:
     """Consumer and producer are launches of one kernel, whose number of events only its first launch can tell: the
     second is held up for a moment, and no longer."""

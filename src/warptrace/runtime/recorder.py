@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from .. import registry, wire
@@ -50,6 +50,9 @@ OBSERVE_S = 0.05
 """A kernel's second launch waits so long at most for its first to finish, once: its region size is then known. A first
 launch that itself waits for a later one only costs this time."""
 OBSERVE_TRIES = 3
+HELD_UP_S = 0.1
+"""Reading what it used may itself be held up, behind a kernel of the program that waits for the very launch that reads:
+after so long the launch goes on without."""
 
 
 class Recorder:
@@ -469,7 +472,7 @@ class Recorder:
     def _observe(self, record: KernelRecord) -> None:
         tries = self._asked[record.kernel_id] = self._asked.get(record.kernel_id, 0) + 1
         for device in list(self._devices.values()):
-            need = device.drain.observe(record.kernel_id, OBSERVE_S)
+            need = device.observe(record.kernel_id)
             if need is not None:
                 self._learn({record.kernel_id: need})
                 return
@@ -483,6 +486,27 @@ class _Device:
     drain: Drain
     clocks: ClockLog | None
     clusters: ClusterLog | None
+    reading: threading.Semaphore = field(default_factory=threading.Semaphore)
+
+    def observe(self, kernel_id: int) -> Need | None:
+        """What a kernel's first launch needed (see ``Drain.observe``), where that can be had within HELD_UP_S."""
+        if not self.reading.acquire(blocking=False):
+            return None  # an earlier try is still held up
+        found: list[Need | None] = []
+
+        def read() -> None:
+            try:
+                self.memory.adopt_thread()
+                found.append(self.drain.observe(kernel_id, OBSERVE_S))
+            except WarptraceError as e:
+                log("debug", f"what a launch needed cannot be read: {e}")
+            finally:
+                self.reading.release()
+
+        thread = threading.Thread(target=read, name="warptrace-observe", daemon=True)
+        thread.start()
+        thread.join(HELD_UP_S)
+        return found[0] if found else None
 
 
 def _new_writer(directory: Path, dsl_version: str | None) -> CaptureWriter:

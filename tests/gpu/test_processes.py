@@ -223,7 +223,8 @@ def test_whatever_queue_the_streams_share_with_ours(tmp_path: Path) -> None:
     arguments = (k.pointer(flags.data_ptr()), cutlass.Int32(1), cutlass.Int32(4))
     others, met = [], []
     for turn in range(8):
-        others.append(torch.cuda.Stream())
+        # with those below an odd number a turn, so that after eight turns ours have lain in every queue
+        others += [torch.cuda.Stream(), torch.cuda.Stream()]
         handles = streams_that_run_beside_each_other()
         with iket.tracing():
             meet = cute.compile(pk.meet_host, *arguments, handles[0])

@@ -384,24 +384,23 @@ def test_the_second_device_is_no_slower_to_trace(tmp_path: Path, figure: Figure)
     assert max(map(np.median, lengths[1:])) < 1.2 * np.median(lengths[0])
 
 
-def test_a_device_whose_context_dies_leaves_the_others(tmp_path: Path, figure: Figure) -> None:
-    """It keeps what was saved before, and the end tells of it; the others lack nothing."""
+def test_an_illegal_access_on_one_device_ends_all(tmp_path: Path, figure: Figure) -> None:
+    """So CUDA has it, traced or not: all contexts of the process are dead then. What was saved before is there, and the
+    end tells of each device what is lost."""
     command = profiled(tmp_path / "run", [sys.executable, str(PROGRAMS / "device_dies.py")], "--log-level", "info")
     done = run(command, tmp_path, timeout=120)
     figure("what was said", [line for line in done.stderr.splitlines() if line.startswith("warptrace: ")][:8])
-    first, *rest = done.stdout.splitlines()
-    assert (done.status, rest) == (0, ["right"]), done.said
-    assert "an illegal memory access was encountered" in first
-    assert "device 1: what was not saved before is lost: " in done.stderr, done.said
+    assert (done.status, "right" in done.stdout) == (1, False), done.said
+    assert done.stdout.startswith("died: cuCtxSynchronize failed: an illegal memory access was encountered")
+    for device in range(GPUS):
+        assert f"device {device}: what was not saved before is lost: " in done.stderr, done.said
     trace = load(tmp_path / "run")
     counts = [sum(x.device == device for x in trace.launches) for device in range(GPUS)]
     lost = sum(p.count for p in trace.problems if p.kind == "lost_launches")
     figure("launches by device, lost", [counts, lost])
-    assert counts == [10, 6 - lost, *[10] * (GPUS - 2)]
-    assert counts[1] >= 5
+    assert min(counts) >= 5
     (path,) = find_captures(tmp_path / "run")
-    assert [x["device"] for x in read_capture(path).manifest["undrained"]] == [1]
-    assert {one["device"] for one in trace.meta["alignment"]} == set(range(GPUS))
+    assert sorted(x["device"] for x in read_capture(path).manifest["undrained"]) == list(range(GPUS))
 
 
 @pytest.mark.parametrize("world", SOME_AND_ALL)

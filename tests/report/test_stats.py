@@ -149,7 +149,7 @@ def test_event_costs_are_those_measured() -> None:
     import json
     from pathlib import Path
 
-    results = Path(__file__).resolve().parents[2] / "benchmarks" / "results" / "event-cost-h200-2026-11-29.json"
+    results = Path(__file__).resolve().parents[2] / "benchmarks" / "results" / "event-cost-h200-2026-11-30.json"
     if not results.is_file():
         pytest.skip("no benchmark results in this checkout")
     ours = json.loads(results.read_text())["figures"]["ours"]

@@ -1,7 +1,7 @@
 """What recording an event costs the warp, as measured: the report's estimate of tracing's own share.
 
 Cycles an iteration of a tight loop with one event (or pair) in it, or those that it adds to a loop that works,
-whichever is more, by warps an SM, on :data:`DEVICE`; from ``benchmarks/results/event-cost-h200-2026-11-29.json``. Real
+whichever is more, by warps an SM, on :data:`DEVICE`; from ``benchmarks/results/event-cost-h200-2026-11-30.json``. Real
 loops hide part of it, so it is an upper estimate.
 """
 
@@ -14,14 +14,14 @@ from .groups import sum_by
 from .sweep import LaunchRows
 
 DEVICE = "NVIDIA H200"
-DATE = "2026-11-29"
+DATE = "2026-11-30"
 WARPS_PER_SM = (1, 4, 8, 16)
 CYCLES = {
-    "mark": (31.51, 32.51, 32.66, 47.19),
-    "mark_i32": (32.52, 31.53, 35.13, 54.54),
-    "push_pop": (39.56, 39.59, 39.71, 53.18),
-    "push_i32_pop": (37.62, 37.64, 39.72, 68.82),
-    "start_end": (46.65, 46.67, 48.66, 63.91),
+    "mark": (31.51, 31.52, 36.02, 45.72),
+    "mark_i32": (31.52, 31.52, 38.53, 44.93),
+    "push_pop": (39.56, 39.58, 39.66, 51.75),
+    "push_i32_pop": (37.62, 37.64, 39.76, 60.33),
+    "start_end": (48.63, 46.67, 48.83, 65.7),
 }
 
 

@@ -151,11 +151,7 @@ class DeviceMemory:
         with driver.relaxed_capture():
             self.context = driver.context(ordinal)
             with driver.current(self.context):
-                # Streams share a few queues of the hardware, and what lies in a queue behind a kernel that waits is
-                # held up with it; those of another priority have queues of their own.
-                _, greatest = driver.call("cuCtxGetStreamPriorityRange")
-                flags = int(cuda.CUstream_flags.CU_STREAM_NON_BLOCKING)
-                self.stream = driver.call("cuStreamCreateWithPriority", flags, int(greatest))
+                self.stream = driver.call("cuStreamCreate", cuda.CUstream_flags.CU_STREAM_NON_BLOCKING)
                 self.layout = self._allocate(buffer_bytes)
                 self._staging = driver.Staging(STAGING_BYTES)
                 self._lock = threading.Lock()

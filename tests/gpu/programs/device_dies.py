@@ -1,4 +1,4 @@
-"""Several devices of a process, of which the second one's context dies of an illegal access; the others go on."""
+"""Several devices of a process, of which the second one meets an illegal access; the others are used again then."""
 
 from __future__ import annotations
 

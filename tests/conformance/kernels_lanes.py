@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import cutlass
 import cutlass.cute as cute
 import numpy as np
@@ -358,24 +360,17 @@ def early_results(out: np.ndarray) -> dict[int, np.ndarray]:
     return {0: np.where(warp == 1, 0, 3 * warp * (3 * warp - 1) // 2).astype(np.int32)}
 
 
+ODD_EVEN = Case(
+    "odd_even",
+    odd_even_host,
+    [zeros(64)],
+    [Launch(odd_even_expect, ONE, BLOCK)],
+    lambda out: {0: np.where(T % 2 == 1, T * 3, T + 100).astype(np.int32)},
+    divergent=True,
+)
 CASES = [
-    Case(
-        "odd_even",
-        odd_even_host,
-        [zeros(64)],
-        [Launch(odd_even_expect, ONE, BLOCK)],
-        lambda out: {0: np.where(T % 2 == 1, T * 3, T + 100).astype(np.int32)},
-        divergent=True,
-    ),
-    Case(
-        "odd_even_twice",
-        odd_even_host,
-        [zeros(64)],
-        [Launch(odd_even_expect, ONE, BLOCK)],
-        lambda out: {0: np.where(T % 2 == 1, T * 3, T + 100).astype(np.int32)},
-        divergent=True,
-        calls=2,
-    ),
+    ODD_EVEN,
+    replace(ODD_EVEN, name="odd_even_twice", calls=2),
     *(single_lanes_case(a, b) for a, b in ((5, 3), (0, 0), (63, 33), (31, 64))),
     Case(
         "elect_one",

@@ -195,6 +195,16 @@ def test_two_devices_of_one_process(tmp_path: Path, figure: Figure, times: int) 
 
 
 # --------------------------------------------------------------------------------------------------------- launches
+def meeting(meet: Any, flags: torch.Tensor, handles: list[Any]) -> int:
+    """1 if a consumer on the first stream met its producer, launched later on the second."""
+    flags.zero_()
+    torch.cuda.synchronize()
+    for waits, handle in zip((1, 0), handles, strict=True):
+        meet(k.pointer(flags.data_ptr()), cutlass.Int32(waits), cutlass.Int32(4), handle)
+    torch.cuda.synchronize()
+    return int(flags[32].item())
+
+
 def streams_that_run_beside_each_other() -> list[Any]:
     """Handles of two streams on which an untraced consumer meets its producer. Streams share a few queues of the
     hardware, and those of one queue may wait for each other; which do depends on how many the process has made."""
@@ -206,12 +216,8 @@ def streams_that_run_beside_each_other() -> list[Any]:
         streams = [torch.cuda.Stream(), torch.cuda.Stream()]
         handles = [cuda.CUstream(stream.cuda_stream) for stream in streams]
         for _ in range(2):
-            flags.zero_()
-            torch.cuda.synchronize()
-            meet(arguments[0], cutlass.Int32(1), cutlass.Int32(4), handles[0])
-            meet(arguments[0], cutlass.Int32(0), cutlass.Int32(4), handles[1])
-            torch.cuda.synchronize()
-        if flags[32].item() == 1:
+            met = meeting(meet, flags, handles)
+        if met == 1:
             return handles
     pytest.skip("no two streams of this process run beside each other, untraced")
 
@@ -223,18 +229,13 @@ def test_whatever_queue_the_streams_share_with_ours(tmp_path: Path) -> None:
     arguments = (k.pointer(flags.data_ptr()), cutlass.Int32(1), cutlass.Int32(4))
     others, met = [], []
     for turn in range(8):
-        # with those below an odd number a turn, so that after eight turns ours have lain in every queue
-        others += [torch.cuda.Stream(), torch.cuda.Stream()]
+        # with those below and the recorder's an odd number a turn: in eight turns that has lain in every queue
+        others.append(torch.cuda.Stream())
         handles = streams_that_run_beside_each_other()
         with iket.tracing():
             meet = cute.compile(pk.meet_host, *arguments, handles[0])
         with recording(tmp_path / str(turn), fresh=True) as folder:
-            flags.zero_()
-            torch.cuda.synchronize()
-            meet(arguments[0], cutlass.Int32(1), cutlass.Int32(4), handles[0])
-            meet(arguments[0], cutlass.Int32(0), cutlass.Int32(4), handles[1])
-            torch.cuda.synchronize()
-            met.append(flags[32].item())
+            met.append(meeting(meet, flags, handles))
         trace = load(folder)
         assert lossless(trace), trace.problems
     assert met == [1] * 8
@@ -250,14 +251,7 @@ def test_a_kernel_that_waits_for_a_later_launch(tmp_path: Path) -> None:
         meet = cute.compile(pk.meet_host, *arguments, handles[0])
     torch.cuda.synchronize()
     with recording(tmp_path, fresh=True) as folder:
-        met = []
-        for _ in range(3):
-            flags.zero_()
-            torch.cuda.synchronize()
-            meet(arguments[0], cutlass.Int32(1), cutlass.Int32(4), handles[0])
-            meet(arguments[0], cutlass.Int32(0), cutlass.Int32(4), handles[1])
-            torch.cuda.synchronize()
-            met.append(flags[32].item())
+        met = [meeting(meet, flags, handles) for _ in range(3)]
     assert met == [1, 1, 1]
     trace = load(folder)
     assert lossless(trace), trace.problems

@@ -188,9 +188,7 @@ def open_region(facts: KernelFacts) -> Asm:
     """Uses the claim: header, cursor (<off>) and limit (<limit>), for every lane that may lead.
 
     Cursor and limit where nothing can be stored: (8, 1) in a warp that found no room, (8, 0) where recording is off:
-    the count of events is kept all the same, and ``close`` tells the two apart by the limit. In a wide kernel all lanes
-    have lane 0's cursor, and limit and first slot (<first>) 4 bytes further a lane; where nothing can be stored the
-    limit of the others is 0.
+    the count of events is kept all the same, and ``close`` tells the two apart by the limit.
 
     Of a ring: the address of its first slot (<ring>, else 1 or 0 as the limit) and its slots - 1 (<mask>); the cursor
     begins at 0.

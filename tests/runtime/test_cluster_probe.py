@@ -250,10 +250,10 @@ def test_a_device_that_cannot_is_asked_once() -> None:
 
 
 def test_a_run_without_clusters_has_gpcs(tmp_path: Path) -> None:
-    """The device is full at the first launch, free at the end."""
+    """They are looked for at the end, not beside the program's launches."""
     body = f"""
     from warptrace.runtime.cluster_probe import SharedSms
-    answers = [None, [SharedSms(7, {GPCS}), SharedSms(2, {TPCS})]]
+    answers = [[SharedSms(7, {GPCS}), SharedSms(2, {TPCS})]]
     class Probe:
         def look(self, patience_s): return answers.pop(0)
     fake_gpu.Memory.cluster_probe = lambda self: Probe()

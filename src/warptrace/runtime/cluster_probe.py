@@ -5,8 +5,10 @@ or none. So the tracer launches some: CTAs of one warp that write down their SM 
 
 What finds no place on the device may hold up what is launched after it. A CTA of one warp finds one wherever anything
 does, but a cluster needs several SMs of a GPC at once: beside a kernel that waits for another, not launched yet, it
-could wait for ever, and the program with it. So CTAs without a cluster go first, and only where these found a place on
-every SM do clusters follow. The host gives up after some ms, and tries again later.
+could wait for ever, and the program with it. So this is done at the end of a recording, where nothing of the program
+runs. (Done at the first launch, with other processes having their turns on the device, a kernel that waited for a later
+launch once waited in vain.) CTAs without a cluster go first all the same, and only where these found a place on every
+SM do clusters follow.
 """
 
 from __future__ import annotations
@@ -32,10 +34,9 @@ cluster of more than two ever has (8 does not: it never crosses the halves of a 
 CLUSTERS = 100
 FIRST = 4
 """CTAs for each SM in the launch that looks for room."""
-PATIENCE_S = 0.005
-"""So long the host waits for all of it: 35 us a launch where the device is free (H200)."""
-LAST_PATIENCE_S = 0.1
-"""So long at the end of a recording: other processes may have their turns on the device."""
+PATIENCE_S = 0.1
+"""So long the host waits for all of it: 35 us a launch where the device is free (H200), but other processes may have
+their turns on it."""
 LOOK_S = 20e-6
 LEAST_CAPABILITY = (9, 0)
 """Older devices have no clusters, and cannot load the code."""

@@ -23,7 +23,7 @@ from ..sites import KernelRecord
 from . import host_log, offer
 from .calibrate import ClockLog
 from .cell import CELL, NO_END, kernel_number
-from .cluster_probe import LAST_PATIENCE_S, ClusterLog
+from .cluster_probe import ClusterLog
 from .drain import Drain, Need
 from .driver import DriverError, address_of, capture_of
 from .host_log import HostLog
@@ -251,16 +251,18 @@ class Recorder:
                 assert self._writer is not None
                 self._writer.add_undrained(ordinal, text)
             else:
-                self._last_clocks(device, pause)
+                self._last_words(device, pause=pause, idle=ended)
 
-    def _last_clocks(self, device: _Device, pause: bool) -> None:
+    def _last_words(self, device: _Device, *, pause: bool, idle: bool) -> None:
+        """Compares the clocks once more, and looks which SMs share clusters: at the end only, and where no kernel of
+        the program is left, since a launch may have to wait for clusters that wait for a place."""
         try:
             if device.clocks is not None and pause:
                 device.clocks.note()
             elif device.clocks is not None:
                 device.clocks.close()
-            if device.clusters is not None:
-                device.clusters.note(LAST_PATIENCE_S)
+            if device.clusters is not None and idle and not pause:
+                device.clusters.note()
         except WarptraceError as e:
             self._complain(str(e))
 
@@ -337,8 +339,6 @@ class Recorder:
             if clocks is not None:
                 clocks.note()
             probe = None if memory.cluster_probe is None else ClusterLog(ordinal, memory.cluster_probe, self._writer)
-            if probe is not None:
-                probe.note()
             self._devices[ordinal] = _Device(memory, Drain(memory, ordinal, self._writer), clocks, probe)
             if self._peers is not None:
                 self._peers.add(ordinal, str(facts.get("uuid", "")), memory.peer_clock)
@@ -415,8 +415,6 @@ class Recorder:
             try:
                 if device.clocks is not None:
                     device.clocks.note()
-                if device.clusters is not None:
-                    device.clusters.note()
             except WarptraceError as e:  # a full disk
                 self._complain(str(e))
 

@@ -303,12 +303,17 @@ CELL_SKIP = 2
 """``main`` with this value: do not record the kernel (it gets control pointer 0, which costs next to nothing)."""
 
 
+def aligned(size: int) -> int:
+    """The least multiple of REGION_ALIGN that is not below ``size``."""
+    return -(-size // REGION_ALIGN) * REGION_ALIGN
+
+
 def exact_main(slot_bytes: int) -> int:
     """A ``main`` for exactly ``slot_bytes`` of slots (a multiple of 8).
 
     The region's main bytes are a multiple of 128; bits 2 to 5 hold what is too much of them, in units of 8 bytes.
     """
-    main = -(-slot_bytes // REGION_ALIGN) * REGION_ALIGN
+    main = aligned(slot_bytes)
     return main | (main - slot_bytes) // 8 << 2
 
 
@@ -349,6 +354,11 @@ class LaunchRules:
         """Bytes of main slots without which there is no region."""
         return self.stride if self.ring else self.slack
 
+    @property
+    def lane_spare(self) -> int:
+        """Bytes of another lane's block that are no room: its header and, but in a ring, the slack and the trim."""
+        return LANE_HEADER_BYTES + (0 if self.ring else self.slack + lane_trim(self.stride))
+
 
 def lane_trim(stride: int) -> int:
     """Bytes behind the last whole slot of a lane's block."""
@@ -358,7 +368,7 @@ def lane_trim(stride: int) -> int:
 def least_lane_bytes(stride: int, slack: int) -> int:
     """A lane's block holds four slots at least, beside its header and the slack."""
     needed = LANE_HEADER_BYTES + 4 * stride + slack + stride
-    return -(-needed // REGION_ALIGN) * REGION_ALIGN
+    return aligned(needed)
 
 
 def region_word(
@@ -371,7 +381,7 @@ def region_word(
         main = auto_main_bytes(main, ctas, cta_warps, rules, cluster_ctas)
         lane = main >> (lane >> 1) if lane & 1 else 0
     if slot_bytes(main) < rules.least_slots:  # of a kernel that no one announced
-        main = -(-rules.least_slots // REGION_ALIGN) * REGION_ALIGN
+        main = aligned(rules.least_slots)
     lane = max(lane, rules.least_lane) if rules.least_lane else 0
     return main | lane << 32
 
@@ -385,10 +395,10 @@ def room_word(region: int, rules: LaunchRules) -> int:
     """The fifth hidden parameter, u64: what the header has as ``capacity``, and in the upper half the bytes of main
     slots before the slack. Host code computes the same."""
     room, lane = slot_bytes(region & 0xFFFFFFFF) - rules.slack, region >> 32
+    counting, inner = room, lane - rules.lane_spare if lane else 0
     if rules.ring:
-        return pack_capacity(ring_bytes(room), ring_bytes(lane - LANE_HEADER_BYTES) if lane else 0) | room << 32
-    spare = LANE_HEADER_BYTES + rules.slack + lane_trim(rules.stride)
-    return pack_capacity(room, lane - spare if lane else 0) | room << 32
+        counting, inner = ring_bytes(room), ring_bytes(inner) if lane else 0
+    return pack_capacity(counting, inner) | room << 32
 
 
 def hidden_parameters(

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from host_traces import two_steps
+from page_looks import facts, pixel
 
 from warptrace.export.html import write_html
 
@@ -35,20 +36,6 @@ def point(page: Any, ns: float, track: int, row: int = 0) -> tuple[float, float]
     return box["x"] + x, box["y"] + y
 
 
-def facts(page: Any, where: str) -> dict[str, str]:
-    names, values = page.locator(f"{where} dt").all_inner_texts(), page.locator(f"{where} dd").all_inner_texts()
-    return dict(zip(names, (value.replace("\u202f", " ") for value in values), strict=True))
-
-
-def colour(page: Any, x: float, y: float) -> list[int]:
-    box = page.locator("#rows").bounding_box()
-    got: list[int] = page.evaluate(
-        "([x, y]) => [...document.getElementById('rows').getContext('2d').getImageData(x, y, 1, 1).data]",
-        [round(x - box["x"]), round(y - box["y"])],
-    )
-    return got[:3]
-
-
 def test_rows_of_the_host_stand_above_the_launches(page: Any) -> None:
     kinds = page.evaluate("Array.from(warptrace.timeline.layout.kind)")
     assert kinds[:4] == [4, 4, 4, 0]
@@ -58,13 +45,13 @@ def test_rows_of_the_host_stand_above_the_launches(page: Any) -> None:
 
 
 def test_a_slice_has_its_colour_where_its_time_is(page: Any) -> None:
-    background = colour(page, *point(page, 3_000, NVTX))
-    inside = [colour(page, *point(page, ns, NVTX)) for ns in (11_500, 16_200, 21_500)]
+    background = pixel(page, *point(page, 3_000, NVTX))
+    inside = [pixel(page, *point(page, ns, NVTX)) for ns in (11_500, 16_200, 21_500)]
     assert background not in inside
-    assert colour(page, *point(page, 14_000, NVTX)) == colour(page, *point(page, 23_000, NVTX)) == background
-    assert colour(page, *point(page, 8_500, NVTX, 1)) != background
-    assert colour(page, *point(page, 10_500, NVTX, 1)) == background
-    assert colour(page, *point(page, 29_500, EPOCH)) != background
+    assert pixel(page, *point(page, 14_000, NVTX)) == pixel(page, *point(page, 23_000, NVTX)) == background
+    assert pixel(page, *point(page, 8_500, NVTX, 1)) != background
+    assert pixel(page, *point(page, 10_500, NVTX, 1)) == background
+    assert pixel(page, *point(page, 29_500, EPOCH)) != background
 
 
 def test_hovering_and_selecting_tell_all_about_it(page: Any) -> None:

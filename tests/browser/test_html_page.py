@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from fixture_kit import load_gemm
 from hypothesis import HealthCheck, given, settings
+from page_looks import facts, pixel
 from random_traces import random_traces
 from traces import TraceScript
 from waiting import until
@@ -93,20 +94,6 @@ def span(page: Any) -> tuple[float, float]:
 def selected(page: Any) -> dict[str, int] | None:
     found: dict[str, int] | None = page.evaluate("warptrace.timeline.selected")
     return found
-
-
-def facts(page: Any, where: str) -> dict[str, str]:
-    names, values = page.locator(f"{where} dt").all_inner_texts(), page.locator(f"{where} dd").all_inner_texts()
-    return dict(zip(names, (value.replace("\u202f", " ") for value in values), strict=True))
-
-
-def pixel(page: Any, x: float, y: float) -> list[int]:
-    box = page.locator("#rows").bounding_box()
-    got: list[int] = page.evaluate(
-        "([x, y]) => [...document.getElementById('rows').getContext('2d').getImageData(x, y, 1, 1).data]",
-        [round(x - box["x"]), round(y - box["y"])],
-    )
-    return got[:3]
 
 
 # -------------------------------------------------------------------------------------------------------- from a file

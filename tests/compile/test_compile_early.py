@@ -126,6 +126,25 @@ def test_early_events_are_recorded_as_others_are(body, most_narrow, monkeypatch)
     assert now[0].records[0].payload == (0 if body is loads else None)
 
 
+def test_an_event_of_some_lanes_finds_the_region_open():
+    """It has a leader of its own, and is no early one."""
+
+    @cute.jit
+    def body(out, tidx):
+        iket.mark("a")
+        value = out[tidx]
+        if tidx % 3 == 1:
+            iket.mark("b", tidx)
+        out[tidx] = value + 1.0
+
+    b = built(body)
+    assert steps(b)[:3] == ["stamp", "load", "open"]
+    warps, _ = emulated.run(b, [np.arange(128, dtype=np.float32)], block=64)
+    assert [[(r.name, r.lane, r.payload) for r in w.records] for w in warps] == [
+        [("a", 0, None), ("b", 1, 1)], [("a", 0, None), ("b", 2, 34)],
+    ]  # fmt: skip
+
+
 def test_no_more_than_four_wait_for_the_region():
     @cute.jit
     def body(out, tidx):

@@ -25,6 +25,7 @@ from ..selection import KernelSelection
 
 Operand = tuple[str, str]
 
+
 @dataclass(frozen=True)
 class Asm:
     """Inline PTX. ``outputs`` and ``inputs`` are (name, type) with type "i1", "i32" or "i64"; ``<name>`` in the text
@@ -67,7 +68,7 @@ def _sizes(facts: KernelFacts) -> str:
     the launch, and host code has worked it out. When the device did so from the grid, each of the three times took 28
     instructions, and a kernel of 524,288 warps and 66 us took 100 us longer.
     """
-    trim = f"and.b32 trim,main,{wire.REGION_ALIGN - 8 >> 1}; shl.b32 trim,trim,1; "
+    trim = f"and.b32 trim,main,{wire.TRIM_MASK}; shl.b32 trim,trim,1; "
     text = "mov.b64 {main,lane}, <region>; " + trim + f"and.b32 main,main,{-wire.REGION_ALIGN}; "
     if not facts.lanes:
         return text + "mov.u32 lane,0; "

@@ -115,14 +115,14 @@ def exact(record: KernelRecord, layout: Layout, events: int) -> RegionSize | Non
     be so large."""
     if record.ring:
         needed = _power_of_two(events * record.stride)
-        lane = _aligned(wire.LANE_HEADER_BYTES + needed) if record.lane_events else 0
-        fits = wire.region_bytes(_aligned(needed), lane) <= layout.slack_bytes
+        lane = wire.aligned(wire.LANE_HEADER_BYTES + needed) if record.lane_events else 0
+        fits = wire.region_bytes(wire.aligned(needed), lane) <= layout.slack_bytes
         return RegionSize(wire.exact_main(needed), lane) if fits else None
     needed = events * record.stride + record.slack
     # The slots of a lane's block begin behind its header; a slot that would not be whole at its end is not used.
     trim = -wire.LANE_HEADER_BYTES % record.stride
-    lane = _aligned(needed + wire.LANE_HEADER_BYTES + trim) if record.lane_events else 0
-    if wire.region_bytes(_aligned(needed), lane) > layout.slack_bytes:
+    lane = wire.aligned(needed + wire.LANE_HEADER_BYTES + trim) if record.lane_events else 0
+    if wire.region_bytes(wire.aligned(needed), lane) > layout.slack_bytes:
         return None
     return RegionSize(wire.exact_main(needed), lane)
 
@@ -141,8 +141,8 @@ def learned(record: KernelRecord, layout: Layout, main: int, lane: int) -> Regio
     that a warp may record twice as many events as any before it (for rings see :func:`_learned_ring`)."""
     if record.ring:
         return _learned_ring(record, layout, main, lane)
-    main_bytes = _aligned(2 * max(main, 8 * record.stride) + record.slack)
-    lane_bytes = _aligned(2 * max(lane, 4 * record.stride) + record.slack + wire.LANE_HEADER_BYTES)
+    main_bytes = wire.aligned(2 * max(main, 8 * record.stride) + record.slack)
+    lane_bytes = wire.aligned(2 * max(lane, 4 * record.stride) + record.slack + wire.LANE_HEADER_BYTES)
     most = layout.most_main_bytes
     if not record.lane_events:
         return RegionSize(min(main_bytes, most), 0)
@@ -158,13 +158,9 @@ def _learned_ring(record: KernelRecord, layout: Layout, main: int, lane: int) ->
         return RegionSize(main_bytes, 0)
     most_lane = wire.ring_bytes(most // 32 - wire.LANE_HEADER_BYTES)
     lane_ring = min(_power_of_two(max(lane, 4 * record.stride) * 5 // 4), most_lane)
-    return RegionSize(main_bytes, _aligned(wire.LANE_HEADER_BYTES + lane_ring))
+    return RegionSize(main_bytes, wire.aligned(wire.LANE_HEADER_BYTES + lane_ring))
 
 
 def _power_of_two(size: int) -> int:
     """The least power of two that is not below ``size``."""
     return 1 << (size - 1).bit_length()
-
-
-def _aligned(size: int) -> int:
-    return -(-size // wire.REGION_ALIGN) * wire.REGION_ALIGN

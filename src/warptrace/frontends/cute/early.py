@@ -10,13 +10,13 @@ a warp that hangs has its last event in memory.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from typing import Any
 
 from ...wire import EventKind
 from . import gaps
-from .ir_tools import BRANCHES, TERMINATORS, plain_value
+from .ir_tools import BRANCHES, TERMINATORS, plain_value, walk
 
 MOST_EARLY = 4
 """Each holds a register until the region is there."""
@@ -31,9 +31,10 @@ class Early:
     sink: Any
 
 
-def find(entry: Any, first: Any, events: Mapping[Any, Any]) -> Early | None:
+def find(entry: Any, first: Any, events: Mapping[Any, Any], led_by_lane_0: Set[Any]) -> Early | None:
     """What can be early in a kernel's entry block; None where nothing can. ``first``: its first operation that is, or
-    holds, an event; ``events``: those that lane 0 leads, by operation (see ``lower.Event``)."""
+    holds, an event; ``events``: all of them by operation (see ``lower.Event``); ``led_by_lane_0``: operations of those
+    that may be early."""
     early: list[Any] = []
     loaded: set[Any] = set()
     begun = passed = False
@@ -42,7 +43,7 @@ def find(entry: Any, first: Any, events: Mapping[Any, Any]) -> Early | None:
         if not begun:
             continue
         event = events.get(op)
-        if event is not None and _may_be_early(event) and len(early) < MOST_EARLY:
+        if event is not None and op in led_by_lane_0 and _is_simple(event) and len(early) < MOST_EARLY:
             early.append(op)
             continue
         if event is not None or op.name in TERMINATORS or not _passes(op, events, loaded):
@@ -53,7 +54,7 @@ def find(entry: Any, first: Any, events: Mapping[Any, Any]) -> Early | None:
     return None
 
 
-def _may_be_early(event: Any) -> bool:
+def _is_simple(event: Any) -> bool:
     """A token's value, the upper bits of the clock and the timer are there with the region only."""
     simple = event.kind not in (EventKind.START, EventKind.END)
     return simple and not event.anchor and not event.gap.high
@@ -72,12 +73,10 @@ def _passes(op: Any, events: Mapping[Any, Any], loaded: set[Any]) -> bool:
     return True
 
 
-def _all(op: Any) -> Iterator[Any]:
-    yield op
-    for region in op.regions:
-        for block in region.blocks:
-            for inner in block.operations:
-                yield from _all(inner.operation)
+def _all(op: Any) -> list[Any]:
+    found: list[Any] = []
+    walk(op, found.append)
+    return found
 
 
 def _is_nothing(op: Any) -> bool:

@@ -539,8 +539,7 @@ def _size_rules(rules: wire.LaunchRules) -> tuple[int, ...]:
 
 def _room_rules(rules: wire.LaunchRules) -> tuple[int, ...]:
     """As ``warptrace_room`` has them, behind the region word."""
-    spare = wire.LANE_HEADER_BYTES + (0 if rules.ring else rules.slack + wire.lane_trim(rules.stride))
-    return rules.slack, spare, int(rules.ring)
+    return rules.slack, rules.lane_spare, int(rules.ring)
 
 
 UNKNOWN_CTAS = 1 << 20

@@ -436,8 +436,9 @@ class _Lowering:
         self._sink = None
         if first is None or self._facts.ring or not self._groups:
             return None
-        events = {e.op: e for g in self._groups if g.together for e in g.events}
-        found = early.find(self._entry, first, events)
+        events = {e.op: e for g in self._groups for e in g.events}
+        led_by_lane_0 = {e.op for g in self._groups if g.together for e in g.events}
+        found = early.find(self._entry, first, events, led_by_lane_0)
         if found is None:
             return None
         self._sink = found.sink

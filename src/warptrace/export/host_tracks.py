@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..trace import Trace
+from .host_tables import WITHIN
 
 SOURCES = {"nvtx": "NVTX", "record_function": "record_function"}
 Fact = int | float | bool | str
@@ -72,7 +73,7 @@ def _call(trace: Trace, facts: dict[str, Any]) -> Slice:
     index = facts["launch"]
     more = _doubt(facts)
     if facts["within"]:
-        more["within"] = " > ".join(facts["within"])
+        more["within"] = WITHIN.join(facts["within"])
     if index is None:
         text = "captured into a graph" if facts["captured"] else "launch"
         return Slice(f"{text}: kernel {facts['kernel_id']}", facts["ns"], None, more)

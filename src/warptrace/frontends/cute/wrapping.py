@@ -11,6 +11,9 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
+DISGUISE = "cutlass.warptrace"
+"""Module that wrappers pretend to be of."""
+
 
 @dataclass(frozen=True)
 class Call:
@@ -32,7 +35,7 @@ def wrapped(original: Callable[..., Any], around: Around) -> Callable[..., Any]:
             return inner.result(original(*inner.args, **inner.kwargs))
 
     # The DSL takes for the user's line the innermost frame that is not of a module of its own.
-    disguised = types.FunctionType(call.__code__, {"__name__": "cutlass.warptrace"}, None, None, call.__closure__)
+    disguised = types.FunctionType(call.__code__, {"__name__": DISGUISE}, None, None, call.__closure__)
     return functools.wraps(original)(disguised)
 
 

@@ -6,14 +6,16 @@
 Each mode is a process of its own that runs the packages' public functions: without warptrace, with lifetimes alone
 (`--warp-trace`), and with `--auto`. Results are held against the package's own reference, or torch's in 32 bits. All
 processes compile first, at the same time; then they take turns launch by launch, so that a launch of each mode is
-measured within a fraction of a second of the others, and their ratio is that of one state of the device. Needs a GPU,
-torch, and quack-kernels, flash-attn-4 or fast_trimul; what is not installed is left out and said. The packages' own
-caches of compiled kernels are switched off.
+measured within a fraction of a second of the others, and their ratio is that of one state of the device. The device
+waits until a launch is queued; one that the host was too slow for is told, with what the host did, and taken again.
+Needs a GPU, torch, and quack-kernels, flash-attn-4 or fast_trimul; what is not installed is left out and said. The
+packages' own caches of compiled kernels are switched off.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import importlib.util
 import json
 import os
@@ -24,7 +26,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from importlib import metadata
 from pathlib import Path
@@ -42,7 +44,11 @@ OPTIONS: dict[str, tuple[str, ...] | None] = {
 }
 """By mode, options of ``warptrace profile``; None: without it."""
 CACHES_OFF = {"QUACK_CACHE_ENABLED": "0", "FLASH_ATTENTION_CUTE_DSL_CACHE_ENABLED": "0", "FAST_TRIMUL_AUTOTUNE": "0"}
-SLEEP_CYCLES = 10_000_000  # 5 ms: longer than any launch takes the host, also one through a library's Python
+WAIT_CYCLES = (10_000_000, 100_000_000, 100_000_000)
+"""The device waits for the host so long, 5 ms: longer than a launch takes it, also one through a library's Python. A
+launch that it did not wait long enough for is taken again with the next."""
+SLOW = 2.0
+"""A launch that took so many times the median is told by itself."""
 DRAIN_S = 0.03
 WARMUPS = 3
 CHILD_SECONDS = 280
@@ -143,7 +149,7 @@ def trimul(small: bool) -> Case:
     fused.load_state_dict(plain.state_dict())
     fused, half = fused.cuda().half().eval(), TriangleMultiplicativeUpdate().cuda().half()
     half.load_state_dict(plain.state_dict())
-    n = 32 if small else 128
+    n = 8 if small else 128
     z = random(1, n, n, 128).half()
     with torch.no_grad():
         run, how = make_graphed(fused, z)
@@ -169,18 +175,71 @@ CASES: dict[str, tuple[str, Callable[[bool], Case]]] = {
 """By kernel: the package that it needs, and what makes it, of a size to be measured or a small one."""
 
 
-def timed(launch: Callable[[], Any]) -> float:
-    """Microseconds between two CUDA events; the device sleeps until both are queued, so that no time of the host is
-    in it."""
+@dataclass(frozen=True)
+class Sample:
+    """One launch, in us. ``us``: between two CUDA events; ``host_us``: the host's time for the call; ``cpu_us``: that
+    of all processors in this process meanwhile; ``gc_us``: in Python's collections of garbage, which hold up every
+    thread. ``late``: the device began before all was queued, so that time of the host may be in ``us``."""
+
+    us: float
+    host_us: float
+    cpu_us: float
+    gc_us: float
+    late: bool
+
+
+@dataclass
+class Collections:
+    """How long garbage was collected in this process since ``watch``."""
+
+    seconds: float = 0.0
+    _begun: float = 0.0
+
+    def watch(self) -> Collections:
+        gc.callbacks.append(self._told)
+        return self
+
+    def _told(self, phase: str, _info: dict[str, int]) -> None:
+        now = time.perf_counter()
+        if phase == "start":
+            self._begun = now
+        else:
+            self.seconds += now - self._begun
+
+
+def timed(launch: Callable[[], Any], cycles: int, collections: Collections) -> Sample:
+    """The device waits for ``cycles``, if all is well until both events are queued; whether it did is asked then."""
     import torch
 
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    torch.cuda._sleep(SLEEP_CYCLES)
+    torch.cuda._sleep(cycles)
     begin.record()
+    before = time.perf_counter(), time.process_time(), collections.seconds
     launch()
     end.record()
+    late = begin.query()
+    after = time.perf_counter(), time.process_time(), collections.seconds
     torch.cuda.synchronize()
-    return begin.elapsed_time(end) * 1e3
+    host, cpu, collected = ((b - a) * 1e6 for a, b in zip(before, after, strict=True))
+    return Sample(begin.elapsed_time(end) * 1e3, host, cpu, collected, late)
+
+
+@dataclass
+class Timings:
+    """The launches of one kernel: those that count, of each round the last, and what the host was too slow for."""
+
+    counted: list[Sample] = field(default_factory=list)
+    late: list[Sample] = field(default_factory=list)
+
+    def take(self, launch: Callable[[], Any], collections: Collections) -> None:
+        """Adds a launch that the device waited for; one that it never waited long enough for is among both."""
+        for cycles in WAIT_CYCLES:
+            sample = timed(launch, cycles, collections)
+            time.sleep(DRAIN_S)
+            if not sample.late:
+                break
+            self.late.append(sample)
+        self.counted.append(sample)
 
 
 def child(args: argparse.Namespace) -> dict[str, Any]:
@@ -188,31 +247,32 @@ def child(args: argparse.Namespace) -> dict[str, Any]:
     import torch
 
     torch.manual_seed(0)
-    found: dict[str, Any] = {"errors": {}, "times": {}, "failures": {}}
+    found: dict[str, Any] = {"errors": {}, "times": {}, "host": {}, "late": {}, "failures": {}}
     cases: dict[str, Case] = {}
     for name in args.kernels:
         try:
             case = CASES[name][1](args.small)
             with torch.profiler.record_function(name):
                 found["errors"][name] = case.error()
-            for _ in range(WARMUPS):
+            for _ in range(args.warmups):
                 case.launch()
             cases[name] = case
         except Exception as error:
             found["failures"][name] = f"{type(error).__name__}: {error}"[:500]
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
-    turns = Turns(args.turns, args.place, args.places)
+    turns, collections = Turns(args.turns, args.place, args.places), Collections().watch()
     turns.wait_for_all()
     for name in args.kernels:
-        times = []
+        timings = Timings()
         for _ in range(args.rounds):
             with turns.mine():
                 if name in cases:
-                    times.append(timed(cases[name].launch))
-                    time.sleep(DRAIN_S)
+                    timings.take(cases[name].launch, collections)
         if name in cases:
-            found["times"][name] = times
+            found["times"][name] = [sample.us for sample in timings.counted]
+            found["host"][name] = [sample.host_us for sample in timings.counted]
+            found["late"][name] = [asdict(sample) for sample in timings.late]
     return found
 
 
@@ -357,6 +417,26 @@ def table(found: dict[str, dict[str, Any]], kernels: Sequence[str]) -> str:
     return "\n".join(lines)
 
 
+def host_side(found: dict[str, dict[str, Any]], kernels: Sequence[str]) -> list[str]:
+    """The host's time for a call, and each launch that stands out: one that the host was too slow for, and one that
+    took the device long although it was not. Nothing of earlier results that know none of it."""
+    lines = []
+    for mode, one in found.items():
+        for kernel in [k for k in kernels if k in one.get("host", {})]:
+            host, times = one["host"][kernel], one["times"][kernel]
+            lines.append(f"{mode}: {kernel}: a call took the host {spread(host, 0)} us, {max(host):.0f} at most")
+            for late in one["late"][kernel]:
+                what = "counted" if late["us"] in times else "taken again"
+                lines.append(
+                    f"{mode}: {kernel}: too late, {what}: {late['us']:.0f} us; of the host's {late['host_us']:.0f} us "
+                    f"{late['gc_us']:.0f} collecting garbage, the process had {late['cpu_us']:.0f} us of processors"
+                )
+            middle = statistics.median(times)
+            for us, host_us in [pair for pair in zip(times, host, strict=True) if pair[0] > SLOW * middle]:
+                lines.append(f"{mode}: {kernel}: {us:.0f} us where the median is {middle:.0f}; host {host_us:.0f} us")
+    return lines
+
+
 def spread(values: Sequence[float], digits: int) -> str:
     """Median (quartiles)."""
     first, middle, last = statistics.quantiles(values, n=4, method="inclusive") if values[1:] else [values[0]] * 3
@@ -422,6 +502,7 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--keep", type=Path, metavar="DIR", help="leave the results of warptrace profile there")
     parser.add_argument("--read", type=Path, metavar="FILE", help="print the table of a results file, run nothing")
     parser.add_argument("--small", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--warmups", type=int, default=WARMUPS, help=argparse.SUPPRESS)
     parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--turns", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--place", type=int, default=0, help=argparse.SUPPRESS)
@@ -436,7 +517,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     if args.read is not None:
         earlier = json.loads(args.read.read_text(encoding="utf-8"))["modes"]
-        print(table(earlier, list(next(iter(earlier.values()))["errors"])))
+        kernels = list(next(iter(earlier.values()))["errors"])
+        print("\n".join([table(earlier, kernels), *host_side(earlier, kernels)]))
         return 0
     sys.path.insert(0, str(ROOT / "src"))
     args.kernels = installed(args.kernels)
@@ -454,7 +536,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 1
     versions = package_versions()
     print(f"{device()}, {versions}, {args.rounds} rounds")
-    print(table(found, args.kernels))
+    print("\n".join([table(found, args.kernels), *host_side(found, args.kernels)]))
     for mode, one in found.items():
         for kernel, counts in one.get("recorded", {}).items():
             sizes = f"{counts['launches']} launches, at most {counts['events']} events"

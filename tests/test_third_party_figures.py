@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -85,6 +88,115 @@ def test_results_file(
     path.write_text(json.dumps(document))
     assert third_party.main(["--read", str(path)]) == 0
     assert capsys.readouterr().out == third_party.table(found, ["a"]) + "\n"
+
+
+class FakeCuda:
+    """torch.cuda of a device that waits as it is told, and takes ``device_us``; a call takes the host ``host_us``."""
+
+    def __init__(self, host_us: list[float], device_us: float) -> None:
+        self.calls = iter(host_us)
+        self.device_us = device_us
+        self.now = self.free = 0.0
+        self.waits: list[int] = []
+
+    def _sleep(self, cycles: int) -> None:
+        self.waits.append(cycles)
+        self.free = max(self.free, self.now) + cycles / 2000
+
+    def Event(self, enable_timing: bool) -> FakeEvent:
+        assert enable_timing
+        return FakeEvent(self)
+
+    def synchronize(self) -> None:
+        self.now = max(self.now, self.free)
+
+    def launch(self) -> None:
+        self.now += next(self.calls)
+        self.free = max(self.free, self.now) + self.device_us
+
+
+class FakeEvent:
+    def __init__(self, cuda: FakeCuda) -> None:
+        self.cuda = cuda
+
+    def record(self) -> None:
+        self.at = max(self.cuda.free, self.cuda.now)
+
+    def query(self) -> bool:
+        return self.at <= self.cuda.now
+
+    def elapsed_time(self, end: FakeEvent) -> float:
+        return (end.at - self.at) / 1e3
+
+
+@pytest.fixture
+def timings(monkeypatch: pytest.MonkeyPatch) -> Any:
+    def take(host_us: list[float], rounds: int) -> tuple[Any, list[int]]:
+        cuda = FakeCuda(host_us, device_us=200.0)
+        clock = SimpleNamespace(perf_counter=lambda: cuda.now / 1e6, process_time=lambda: cuda.now / 2e6)
+        clock.sleep = lambda seconds: None
+        monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
+        monkeypatch.setattr(third_party, "time", clock)
+        made = third_party.Timings()
+        for _ in range(rounds):
+            made.take(cuda.launch, third_party.Collections())
+        return made, cuda.waits
+
+    return take
+
+
+def test_the_device_waits_for_the_host(timings: Any) -> None:
+    """5 ms, else 50: a launch that the host was too slow for has the host's time in it, and is taken again."""
+    short, long = third_party.WAIT_CYCLES[:2]
+    made, waits = timings([800.0, 18_000.0, 900.0, 700.0], rounds=3)
+    assert waits == [short, short, long, short]
+    found = [(round(sample.us), round(sample.host_us), round(sample.cpu_us)) for sample in made.counted]
+    assert found == [(200, 800, 400), (200, 900, 450), (200, 700, 350)]
+    (late,) = made.late
+    assert (round(late.us), round(late.host_us), late.late) == (13_200, 18_000, True)
+    assert not any(sample.late for sample in made.counted)
+
+
+def test_a_host_that_is_always_too_slow_is_counted_and_told(timings: Any) -> None:
+    made, waits = timings([60_000.0] * 3, rounds=1)
+    assert (waits, len(made.late)) == (list(third_party.WAIT_CYCLES), 3)
+    assert made.counted == made.late[-1:] and round(made.counted[0].us) == 10_200
+
+
+def test_time_of_collections_is_known() -> None:
+    collections = third_party.Collections().watch()
+    try:
+        assert collections.seconds == 0
+        begin = time.perf_counter()
+        gc.collect()
+        assert 0 < collections.seconds < time.perf_counter() - begin
+    finally:
+        gc.callbacks.remove(collections._told)
+
+
+def test_what_stands_out_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    late = {"us": 13_164.0, "host_us": 18_100.0, "cpu_us": 17_900.0, "gc_us": 6_000.0, "late": True}
+    modes: dict[str, Any] = {
+        "off": {"errors": {"a": 0.5}, "times": {"a": [9.0, 10.0]}, "failures": {}},
+        "auto": {
+            "errors": {"a": 0.5}, "times": {"a": [10.0, 11.0, 30.0]}, "failures": {},
+            "host": {"a": [500.0, 600.0, 700.0]}, "late": {"a": [late]},
+        },
+    }  # fmt: skip
+    lines = [
+        "auto: a: a call took the host 600 (550 to 650) us, 700 at most",
+        "auto: a: too late, taken again: 13164 us; of the host's 18100 us 6000 collecting garbage, "
+        "the process had 17900 us of processors",
+        "auto: a: 30 us where the median is 11; host 700 us",
+    ]
+    assert third_party.host_side(modes, ["a", "b"]) == lines
+    modes["auto"]["times"]["a"][2] = 13_164.0
+    assert "too late, counted: 13164 us" in third_party.host_side(modes, ["a"])[1]
+    modes["off"]["times"]["a"].append(9.5)
+    path = tmp_path / "results.json"
+    path.write_text(json.dumps({"modes": modes}))
+    assert third_party.main(["--read", str(path)]) == 0
+    assert capsys.readouterr().out.splitlines()[3:] == third_party.host_side(modes, ["a"])
 
 
 TAKES_TURNS = """

@@ -255,68 +255,87 @@ class _Writer:
         """The slices of some warps."""
         warps = self.trace.warps
         count = rows.stop - rows.start
-        begin = np.tile(np.array([True, False]), count)
-
-        def on_begin(name: int, kind: te.Kind, values: I64 | U8, when: np.ndarray | bool = True) -> te.Argument:
-            kinds = np.where(begin & np.repeat(np.broadcast_to(when, count), 2), kind, te.Kind.NONE).astype(np.uint8)
-            return te.Argument(name, kinds, np.repeat(values, 2).astype(np.uint64))
-
-        ns = np.stack([warps.start_ns[rows], warps.end_ns[rows]], axis=1).reshape(-1)
-        arguments = [
-            on_begin(EVENTS, te.Kind.UINT, warps.events[rows]),
-            on_begin(CYCLES, te.Kind.UINT, warps.cycles[rows], warps.cycles[rows] >= 0),
-            on_begin(LOST, te.Kind.UINT, warps.lost[rows], warps.lost[rows] > 0),
-            on_begin(ENDED, te.Kind.BOOL, warps.closed[rows], warps.closed[rows] == 0),
+        place = 2 * np.arange(count)
+        track, name = self.warp_track[rows], self.names + 1
+        cycles, lost, closed = warps.cycles[rows], warps.lost[rows], warps.closed[rows]
+        facts = [
+            te.Argument(EVENTS, te.Kind.UINT, warps.events[rows].astype(np.uint64)),
+            *_argument(CYCLES, te.Kind.UINT, cycles, cycles >= 0),
+            *_argument(LOST, te.Kind.UINT, lost, lost > 0),
+            *_argument(ENDED, te.Kind.BOOL, closed, closed == 0),
         ]
-        self.out.write(
-            te.events(
-                (ns - self.first_ns).astype(np.uint64),
-                np.where(begin, te.BEGIN, te.END).astype(np.uint8),
-                np.repeat(self.warp_track[rows], 2),
-                np.full(2 * count, self.names + 1, np.uint64),
-                arguments,
-            )
-        )
+        start, end = ((ns[rows] - self.first_ns).astype(np.uint64) for ns in (warps.start_ns, warps.end_ns))
+        groups = [te.Group(te.BEGIN, place, start, track, name, facts), te.Group(te.END, place + 1, end, track, name)]
+        self.out.write(te.block(groups))
 
     def events(self, chunk: Chunk) -> None:
         """The ranges and markers of some warps, and their tracks."""
         trace, r, m = self.trace, chunk.ranges, chunk.markers
         ranges, markers = trace.ranges, trace.markers
-        rows, marks = r.stop - r.start, m.stop - m.start
-        if rows + marks == 0:
+        rows = r.stop - r.start
+        if rows + m.stop - m.start == 0:
             return
         # Program order as one number: the end of one range comes before a start that shares its stamp (switch).
         keys = _Keys(ranges.start_seq[r] * 2 + 1, ranges.end_seq[r] * 2, markers.seq[m] * 2 + 1)
         range_track, marker_track = self._leaf_tracks(chunk, keys)
-        warp = np.concatenate([ranges.warp[r], ranges.warp[r], markers.warp[m]])
-        key = np.concatenate([keys.start, keys.end, keys.marker])
-        order = np.argsort((warp.astype(np.int64) - chunk.warps.start << 44) | key, kind="stable")
-        ns = np.concatenate([ranges.start_ns[r], ranges.end_ns[r], markers.ns[m]])[order]
-        self._check_time(ns, warp[order])
-        kind = np.repeat(np.array([te.BEGIN, te.END, te.INSTANT], np.uint8), [rows, rows, marks])[order]
-        track = np.concatenate([range_track, range_track, marker_track])[order]
-        types = np.concatenate([ranges.start_type[r], ranges.end_type[r], markers.type[m]])[order]
-        bits = np.concatenate([ranges.start_bits[r], ranges.end_bits[r], markers.bits[m]])[order]
-        name = np.concatenate([ranges.name[r], ranges.name[r], markers.name[m]])[order]
-        iids = name.astype(np.uint64) + np.uint64(1)
-        if self.payload_in_name:
-            iids = self._payload_names(iids, name, types, bits, kind != te.END)
+        times = ranges.start_ns[r], ranges.end_ns[r], markers.ns[m]
+        order = self._order(keys, ranges.warp[r], markers.warp[m], times)
+        place = np.empty(len(order), np.int64)
+        place[order] = np.arange(len(order))
+        names = self._names(chunk)
         # What differs from event to event stands last, before the time: zlib takes long by the number of its matches.
-        arguments = [*self._facts(chunk, order), self._payloads(types, bits, kind == te.END)]
-        links = [link for arrows in self.arrows for link in self._links(arrows, r, marks, order)]
+        facts = self._facts(chunk)
+        payloads = (
+            self._payload(PAYLOAD, ranges.start_type[r], ranges.start_bits[r]),
+            self._payload(PAYLOAD_END, ranges.end_type[r], ranges.end_bits[r]),
+            self._payload(PAYLOAD, markers.type[m], markers.bits[m]),
+        )
+        links = [link for arrows in self.arrows for link in self._links(arrows, r)]
         for arrows in self.arrows:
             self._arrivals(arrows, r, range_track)
-        time = (ns - self.first_ns).astype(np.uint64)
-        self.out.write_later(lambda: te.events(time, kind, track, iids, arguments, links))
+        cuts = slice(rows), slice(rows, 2 * rows), slice(2 * rows, None)
+        tracks = range_track, range_track, marker_track
+        groups = [
+            te.Group(
+                kind=kind,
+                place=place[cuts[i]],
+                ns=(times[i] - self.first_ns).astype(np.uint64),
+                track=tracks[i],
+                name=names[i],
+                arguments=[*facts[i], *payloads[i]],
+                links=links if kind == te.BEGIN else [],
+            )
+            for i, kind in enumerate((te.BEGIN, te.END, te.INSTANT))
+        ]
+        self.out.write_later(lambda: te.block(groups))
 
     @staticmethod
-    def _links(arrows: _Arrows, rows: slice, marks: int, order: I64) -> Iterator[te.Link]:
+    def _order(keys: _Keys, of_range: I32, of_marker: I32, times: tuple[I64, I64, I64]) -> I64:
+        """The order of range starts, range ends and markers, one behind the other, by warp and then program. Refuses
+        times that do not follow it."""
+        first = min((int(warp[0]) for warp in (of_range, of_marker) if len(warp)), default=0)
+        ranges, markers = ((warp.astype(np.int64) - first) << 44 for warp in (of_range, of_marker))
+        key = np.concatenate([ranges | keys.start, ranges | keys.end, markers | keys.marker])
+        order = np.argsort(key, kind="stable")
+        ns = np.concatenate(times)[order]
+        back = np.flatnonzero(ns[1:] < ns[:-1])
+        if len(back):
+            warp = np.concatenate([of_range, of_range, of_marker])[order]
+            back = back[warp[back] == warp[back + 1]]
+        if len(back):
+            raise WarptraceError(
+                f"inconsistent trace: events of warp row {int(warp[back[0]])} run backwards in time; "
+                "decode the capture again"
+            )
+        return order
+
+    @staticmethod
+    def _links(arrows: _Arrows, rows: slice) -> Iterator[te.Link]:
         """The flow ids on the begins of a flow's sources, one for each target."""
         first, count = arrows.first[rows], arrows.count[rows]
-        other = np.zeros(len(first) + marks, np.int64)
         for turn in range(int(count.max(initial=0))):
-            value = np.concatenate([np.where(count > turn, first + turn, 0), other])[order]
-            yield te.Link(value.astype(np.uint64), value > 0, last=False)
+            present = count > turn
+            yield te.Link(np.where(present, first + turn, 0).astype(np.uint64), present, last=False)
 
     def _arrivals(self, arrows: _Arrows, rows: slice, range_track: U64) -> None:
         """An instant at the end of every target, where its arrow arrives.
@@ -332,52 +351,35 @@ class _Writer:
             arrows.name.append(self.next_name)
             self.next_name += 1
             self.out.write(te.interned([(arrows.name[0], arrows.title)]))
-        ids = arrows.target[rows][fed].astype(np.uint64)
-        self.out.write(
-            te.events(
-                (self.trace.ranges.end_ns[rows][fed] - self.first_ns).astype(np.uint64),
-                np.full(len(fed), te.INSTANT, np.uint8),
-                range_track[fed],
-                np.full(len(fed), arrows.name[0], np.uint64),
-                [],
-                [te.Link(ids, np.ones(len(fed), np.bool_), last=True)],
-            )
+        arrivals = te.Group(
+            kind=te.INSTANT,
+            place=np.arange(len(fed)),
+            ns=(self.trace.ranges.end_ns[rows][fed] - self.first_ns).astype(np.uint64),
+            track=range_track[fed],
+            name=arrows.name[0],
+            links=[te.Link(arrows.target[rows][fed].astype(np.uint64), np.ones(len(fed), np.bool_), last=True)],
         )
+        self.out.write(te.block([arrivals]))
 
-    @staticmethod
-    def _check_time(ns: I64, warp: I32) -> None:
-        back = (ns[1:] < ns[:-1]) & (warp[1:] == warp[:-1])
-        if back.any():
-            raise WarptraceError(
-                f"inconsistent trace: events of warp row {int(warp[1:][back][0])} run backwards in time; "
-                "decode the capture again"
-            )
-
-    def _facts(self, chunk: Chunk, order: I64) -> list[te.Argument]:
-        """The arguments besides payloads: cycles, site, lane."""
+    def _facts(self, chunk: Chunk) -> tuple[list[te.Argument], list[te.Argument], list[te.Argument]]:
+        """The arguments besides payloads of range starts, range ends and markers: cycles, site, lane."""
         ranges, markers, r, m = self.trace.ranges, self.trace.markers, chunk.ranges, chunk.markers
-        rows, marks = r.stop - r.start, m.stop - m.start
-        is_begin, is_end = (np.repeat(np.array(flags), [rows, rows, marks]) for flags in ([1, 0, 0], [0, 1, 0]))
-        none = np.full(rows, -1, np.int64)
-        cycles = np.concatenate([ranges.end_cycle[r] - ranges.start_cycle[r], none, np.full(marks, -1, np.int64)])
+        cycles = ranges.end_cycle[r] - ranges.start_cycle[r]
         # A token can be ended at one of several places; a pop says nothing that the push does not.
-        end_site = np.where(ranges.kind[r] == RANGE_STACK, -1, ranges.end_site[r])
-        site = np.concatenate([ranges.start_site[r], end_site, markers.site[m]])
-        cycle_kind = np.where((is_begin == 1) & (cycles >= 0), te.Kind.UINT, te.Kind.NONE)
-        site_kind = np.where(site >= 0, te.Kind.STRING, te.Kind.NONE)
-        site_name = np.where(is_end == 1, END_SITE, SITE).astype(np.uint64)
-        facts = []
-        if (cycles[:rows] < 0).any():  # a range that was open at a snapshot
-            open_kind = np.where((is_begin == 1) & (cycles < 0), te.Kind.BOOL, te.Kind.NONE)
-            facts.append(_argument(ENDED, open_kind, np.zeros(len(cycles), np.int64), order))
-        facts.append(_argument(site_name, site_kind, site + 1, order))
-        if ranges.lane[r].any() or markers.lane[m].any():
-            lane = np.concatenate([ranges.lane[r], np.zeros(rows, np.uint8), markers.lane[m]])
-            facts.append(_argument(LANE, np.where(lane > 0, te.Kind.UINT, te.Kind.NONE), lane, order))
-        return [*facts, _argument(CYCLES, cycle_kind, cycles, order)]
+        end_site = np.where(ranges.kind[r] == RANGE_STACK, np.int32(-1), ranges.end_site[r])
+        starts = [
+            # of a range that was open at a snapshot
+            *_argument(ENDED, te.Kind.BOOL, np.zeros(len(cycles), np.uint64), cycles < 0),
+            *_site(SITE, ranges.start_site[r]),
+            *_lane(ranges.lane[r]),
+            *_argument(CYCLES, te.Kind.UINT, cycles, cycles >= 0),
+        ]
+        return starts, [*_site(END_SITE, end_site)], [*_site(SITE, markers.site[m]), *_lane(markers.lane[m])]
 
     # ----------------------------------------------------------------------------------------- payloads
-    def _payloads(self, types: U8, bits: U64, end: np.ndarray) -> te.Argument:
+    def _payload(self, name: int, types: U8, bits: U64) -> list[te.Argument]:
+        if not types.any():
+            return []
         kinds, values = widen(types, bits)
         # Viewers show an unsigned value of 2^63 and more as a negative number and a NaN as nothing: give the text.
         nan = (kinds == ValueKind.FLOAT) & np.isnan(values.view(np.float64))
@@ -389,12 +391,22 @@ class _Writer:
             numbers = [str(value) for value in distinct.tolist()]
             self.out.write(te.interned(strings=list(enumerate(numbers, self.next_string))))
             self.next_string += len(numbers)
-        kinds = np.where(nan | large, np.uint8(te.Kind.STRING), kinds)
-        name = np.where(end, np.uint64(PAYLOAD_END), np.uint64(PAYLOAD))
-        return te.Argument(name, kinds, values)
+        return [te.Argument(name, np.where(nan | large, np.uint8(te.Kind.STRING), kinds), values)]
 
-    def _payload_names(self, iids: U64, name: I32, types: U8, bits: U64, named: np.ndarray) -> U64:
-        rows = np.flatnonzero(named & (types != 0))
+    def _names(self, chunk: Chunk) -> tuple[U64, int, U64]:
+        """The iids of the names of range starts, range ends (not written) and markers."""
+        ranges, markers, r, m = self.trace.ranges, self.trace.markers, chunk.ranges, chunk.markers
+        name = np.concatenate([ranges.name[r], markers.name[m]])
+        iids = name.astype(np.uint64) + np.uint64(1)
+        if self.payload_in_name:
+            types = np.concatenate([ranges.start_type[r], markers.type[m]])
+            bits = np.concatenate([ranges.start_bits[r], markers.bits[m]])
+            iids = self._payload_names(iids, name, types, bits)
+        cut = r.stop - r.start
+        return iids[:cut], 0, iids[cut:]
+
+    def _payload_names(self, iids: U64, name: I32, types: U8, bits: U64) -> U64:
+        rows = np.flatnonzero(types)
         if not len(rows):
             return iids
         code, value = (name[rows].astype(np.int64) << 8) | types[rows], bits[rows]
@@ -505,9 +517,21 @@ def _distinct(code: I64) -> tuple[I64, I64]:
     return distinct, table[code]
 
 
-def _argument(name: U64 | int, kind: np.ndarray, value: np.ndarray, order: I64) -> te.Argument:
-    names = name if isinstance(name, int) else name[order]
-    return te.Argument(names, kind.astype(np.uint8)[order], value.astype(np.uint64)[order])
+def _argument(name: int, kind: te.Kind, value: np.ndarray, when: np.ndarray) -> Iterator[te.Argument]:
+    """An argument of the events ``when``; nothing where it is of none."""
+    if when.all():
+        yield te.Argument(name, kind, value.astype(np.uint64))
+    elif when.any():
+        kinds = np.where(when, np.uint8(kind), np.uint8(te.Kind.NONE))
+        yield te.Argument(name, kinds, value.astype(np.uint64))
+
+
+def _site(name: int, site: I32) -> Iterator[te.Argument]:
+    return _argument(name, te.Kind.STRING, site + 1, site >= 0)
+
+
+def _lane(lane: U8) -> Iterator[te.Argument]:
+    return _argument(LANE, te.Kind.UINT, lane, lane > 0)
 
 
 def _dim(dim: Sequence[int]) -> str:

@@ -10,10 +10,10 @@ that viewers since version 52 know are used.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from enum import IntEnum
-from typing import BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -234,63 +234,110 @@ def tracks(uuid: U64, parent: U64, names: TextTable, name: I64, rank: U64) -> U8
 
 @dataclass(frozen=True)
 class Argument:
-    """One optional argument of each event of a block: columns, or one number for all. ``kind`` NONE: absent."""
+    """One argument of events of a group: columns, or one number for all. ``kind`` NONE: absent."""
 
     name: U64 | int
     """iid of the argument's name"""
-    kind: U8
+    kind: U8 | int
     """Kind"""
     value: U64
     """the value's 64 bits; for STRING the iid"""
 
-    def part(self, rows: slice) -> Argument:
+    def part(self, rows: I64) -> Argument:
         """The argument of some of the events."""
-        return Argument(self.name if isinstance(self.name, int) else self.name[rows], self.kind[rows], self.value[rows])
+        return Argument(_part(self.name, rows), _part(self.kind, rows), self.value[rows])
 
 
 @dataclass(frozen=True)
 class Link:
-    """A flow id on some of the events of a block: ``last`` where the flow ends in them, else it begins."""
+    """A flow id on some of the events of a group: ``last`` where the flow ends in them, else it begins."""
 
     value: U64
     present: Bools
     last: bool
 
-    def part(self, rows: slice) -> Link:
+    def part(self, rows: I64) -> Link:
         """The link of some of the events."""
         return Link(self.value[rows], self.present[rows], self.last)
+
+
+@dataclass(frozen=True)
+class Group:
+    """Events of one ``kind`` (BEGIN, END, INSTANT): columns. ``place``: where each stands among those of all groups of
+    its block. ``name``: an iid, or one for all; END has none."""
+
+    kind: int
+    place: I64
+    ns: U64
+    track: U64
+    name: U64 | int
+    arguments: Sequence[Argument] = ()
+    links: Sequence[Link] = ()
+
+    def __len__(self) -> int:
+        return len(self.ns)
+
+    def part(self, rows: I64, first: int = 0) -> Group:
+        """Some of the events, in a block that begins at place ``first`` of this one."""
+        return Group(
+            kind=self.kind,
+            place=self.place[rows] - first,
+            ns=self.ns[rows],
+            track=self.track[rows],
+            name=_part(self.name, rows),
+            arguments=[one.part(rows) for one in self.arguments],
+            links=[one.part(rows) for one in self.links],
+        )
+
+
+Column = TypeVar("Column", U64, U8)
+
+
+def _part(column: Column | int, rows: I64) -> Column | int:
+    return column if isinstance(column, int) else column[rows]
 
 
 def events(
     ns: U64, kind: U8, track: U64, name: U64, arguments: Sequence[Argument], links: Sequence[Link] = ()
 ) -> U8:
-    """Packets of track events, one a row. ``name`` (an iid) is written for all but END events.
+    """Packets of track events, one a row. ``name`` (an iid) is written for all but END events."""
+    whole = Group(END, np.arange(len(ns)), ns, track, name, arguments, links)
+    kinds = [(one, np.flatnonzero(kind == one)) for one in (BEGIN, END, INSTANT)]
+    return block([replace(whole.part(rows), kind=one) for one, rows in kinds])
+
+
+def block(groups: Sequence[Group]) -> U8:
+    """Packets of the events of some groups, by their places.
 
     Events of one *shape* (kind, kinds of arguments, about how long these are) get packets of one length: integers are
     padded to that of the longest, which the wire format allows. So they are laid out as a matrix, all bytes of a field
     at once; lengths are multiples of a word, so that the matrices go to their places by the word.
     """
-    if len(ns) > MAX_ROWS:
-        parts = [slice(start, start + MAX_ROWS) for start in range(0, len(ns), MAX_ROWS)]
-
-        def block(r: slice) -> U8:
-            some, few = [one.part(r) for one in arguments], [one.part(r) for one in links]
-            return events(ns[r], kind[r], track[r], name[r], some, few)
-
-        return np.concatenate([block(rows) for rows in parts])
-    shape = _shapes(kind, arguments, links)
-    rows = [np.flatnonzero(shape == number) for number in range(int(shape.max(initial=-1)) + 1)]
-    packets = [_packets(r, ns, kind, track, name, arguments, links) for r in rows]
-    words = np.array([one.shape[1] for one in packets], np.int64)[shape]
+    total = sum(map(len, groups))
+    if total > MAX_ROWS:
+        return np.concatenate([block(some) for some in _pieces(groups, total)])
+    laid = [(one.place, _packets(one)) for group in groups if len(group) for one in _by_shape(group)]
+    words = np.empty(total, np.int64)
+    for place, packets in laid:
+        words[place] = packets.itemsize // _WORD
     end = np.cumsum(words)
-    out = np.empty(int(end[-1]) if len(end) else 0, np.uint64)
+    out = np.empty(int(end[-1]) if total else 0, np.uint64)
     first = end - words
-    for r, matrix in zip(rows, packets, strict=True):
-        at = first[r]
-        for word in matrix.T:
-            out[at] = word
-            at += 1
+    for place, packets in laid:
+        spots = np.ndarray(len(out) + 1 - packets.itemsize // _WORD, packets.dtype, out, 0, (_WORD,))
+        spots[first[place]] = packets
     return out.view(np.uint8)
+
+
+def _pieces(groups: Sequence[Group], total: int) -> Iterator[list[Group]]:
+    """The groups in blocks of MAX_ROWS places."""
+    orders = [np.argsort(group.place, kind="stable") for group in groups]
+    for first in range(0, total, MAX_ROWS):
+        some = []
+        for group, order in zip(groups, orders, strict=True):
+            a, b = np.searchsorted(group.place, [first, first + MAX_ROWS], sorter=order)
+            some.append(group.part(order[a:b], first))
+        yield some
 
 
 _TAGS = np.array([0, 0x20, 0x18, 0x29, 0x10, 0], np.uint8)
@@ -298,6 +345,8 @@ _TAGS = np.array([0, 0x20, 0x18, 0x29, 0x10, 0], np.uint8)
 _SHORT = np.array([0, 1, 1, 0, 1, 1], np.uint8)
 """By Kind: whether the length of the value depends on it."""
 _MANY_SHAPES = 1 << 16
+_SMALL, _MIDDLE = 0x3FFF, 0xFFFFFFF
+"""Integers of 2 and 4 bytes."""
 _STRING_TAG = b"\x88\x01"
 _WORD = 8
 _SPILL = 8
@@ -308,22 +357,35 @@ Field = bytes | tuple[U64, int]
 FIXED = -8
 
 
-def _shapes(kind: U8, arguments: Sequence[Argument], links: Sequence[Link]) -> I64:
-    """The number of each event's shape, from 0 without gaps."""
-    shape, bound = kind.astype(np.int32), END + INSTANT
-    for one in arguments:
-        if not one.kind.any():
-            continue
-        length = (one.value > np.uint64(0x3FFF)).view(np.uint8) + (one.value > np.uint64(0xFFFFFFF))
-        length *= _SHORT[one.kind]
-        shape, bound = _denser(shape, bound, 3 * len(Kind))
-        shape *= 3 * len(Kind)
-        shape += 3 * one.kind + length
-    for link in links:
-        shape, bound = _denser(shape, bound, 2)
-        shape *= 2
-        shape += link.present
-    return _dense(shape)
+def _by_shape(group: Group) -> Iterator[Group]:
+    """The events of each shape."""
+    shape = _shapes(group)
+    if shape is None:
+        yield group
+        return
+    for number in range(int(shape.max()) + 1):
+        yield group.part(np.flatnonzero(shape == number))
+
+
+def _shapes(group: Group) -> NDArray[np.int32] | None:
+    """The number of each event's shape, from 0 without gaps; None where all have one."""
+    shape, bound = np.zeros(len(group), np.int32), 1
+
+    def part(numbers: NDArray[Any], most: int) -> None:
+        nonlocal shape, bound
+        shape, bound = _denser(shape, bound, most + 1)
+        shape *= most + 1
+        shape += numbers
+
+    for one in group.arguments:
+        short: U8 | np.uint8 = _SHORT[one.kind]
+        if np.any(short) and int(one.value.max(initial=0)) > _SMALL:
+            part(((one.value > np.uint64(_SMALL)).view(np.uint8) + (one.value > np.uint64(_MIDDLE))) * short, 2)
+        if not isinstance(one.kind, int):
+            part(one.kind, len(Kind) - 1)
+    for link in group.links:
+        part(link.present, 1)
+    return _dense(shape) if bound > 1 else None
 
 
 def _denser(number: NDArray[np.int32], bound: int, factor: int) -> tuple[NDArray[np.int32], int]:
@@ -334,47 +396,46 @@ def _denser(number: NDArray[np.int32], bound: int, factor: int) -> tuple[NDArray
     return number, (int(number.max(initial=0)) + 1) * factor
 
 
-def _dense(number: NDArray[np.int32]) -> I64:
+def _dense(number: NDArray[np.int32]) -> NDArray[np.int32]:
     used = np.flatnonzero(np.bincount(number))
-    table = np.zeros(int(used[-1]) + 1 if len(used) else 0, np.int64)
+    table = np.zeros(int(used[-1]) + 1 if len(used) else 0, np.int32)
     table[used] = np.arange(len(used))
     return table[number]
 
 
-def _packets(
-    rows: I64, ns: U64, kind: U8, track: U64, name: U64, arguments: Sequence[Argument], links: Sequence[Link]
-) -> NDArray[np.uint64]:
-    """Packets of some events that have one shape, (rows, words)."""
-    one = int(rows[0])
-    event: list[Field] = [bytes([0x48, kind[one], 0x58]), _integer(track[rows])]
-    if kind[one] != END:
-        event += [b"\x50", _integer(name[rows])]
-    for argument in arguments:
-        if argument.kind[one] != Kind.NONE:
-            event += _annotation(argument, rows, Kind(int(argument.kind[one])))
-    for link in links:
-        if link.present[one]:
-            event += [b"\x81\x03" if link.last else b"\xf9\x02", (link.value[rows], FIXED)]
-    rest: list[Field] = [b"\x68\x02\x5a" + varint(_size(event)), *event, b"\x40", _integer(ns[rows])]
+def _packets(group: Group) -> NDArray[np.void]:
+    """Packets of events that have one shape."""
+    event: list[Field] = [bytes([0x48, group.kind, 0x58]), _integer(group.track)]
+    if group.kind != END:
+        event += [b"\x50", _integer(group.name)]
+    for argument in group.arguments:
+        kind = argument.kind if isinstance(argument.kind, int) else int(argument.kind[0])
+        if kind != Kind.NONE:
+            event += _annotation(argument, Kind(kind))
+    for link in group.links:
+        if link.present[0]:
+            event += [b"\x81\x03" if link.last else b"\xf9\x02", (link.value, FIXED)]
+    rest: list[Field] = [b"\x68\x02\x5a" + varint(_size(event)), *event, b"\x40", _integer(group.ns)]
     for padding in range(2 * _WORD):
         size = 2 + padding + _size(rest)
         if (1 + len(varint(size)) + size) % _WORD == 0:
             break
     sequence = bytes([SEQUENCE_ID | 0x80, *[0x80] * (padding - 1), 0]) if padding else bytes([SEQUENCE_ID])
-    return _matrix(len(rows), [b"\x0a" + varint(size) + b"\x50" + sequence, *rest])
+    return _matrix(len(group), [b"\x0a" + varint(size) + b"\x50" + sequence, *rest])
 
 
-def _annotation(argument: Argument, rows: I64, kind: Kind) -> list[Field]:
+def _annotation(argument: Argument, kind: Kind) -> list[Field]:
     """A debug annotation."""
-    name: Field = varint(argument.name) if isinstance(argument.name, int) else _integer(argument.name[rows])
     tag = _STRING_TAG if kind == Kind.STRING else bytes([_TAGS[kind]])
-    value = argument.value[rows]
-    body: list[Field] = [b"\x08", name, tag, (value, FIXED) if kind == Kind.DOUBLE else _integer(value)]
+    value: Field = (argument.value, FIXED) if kind == Kind.DOUBLE else _integer(argument.value)
+    body: list[Field] = [b"\x08", _integer(argument.name), tag, value]
     return [b"\x22" + varint(_size(body)), *body]
 
 
-def _integer(values: U64) -> Field:
+def _integer(values: U64 | int) -> Field:
     """A column of varints, as long as the longest of them is; constant bytes where all are equal."""
+    if isinstance(values, int):
+        return varint(values)
     most = int(values.max())
     if int(values.min()) == most:
         return varint(most)
@@ -385,8 +446,8 @@ def _size(fields: Sequence[Field]) -> int:
     return sum(len(one) if isinstance(one, bytes) else abs(one[1]) for one in fields)
 
 
-def _matrix(count: int, fields: Sequence[Field]) -> NDArray[np.uint64]:
-    """``count`` messages of one length, (count, words)."""
+def _matrix(count: int, fields: Sequence[Field]) -> NDArray[np.void]:
+    """``count`` messages of one length."""
     size = _size(fields)
     template = b"".join(one if isinstance(one, bytes) else bytes(abs(one[1])) for one in fields)
     width = size + _SPILL
@@ -403,7 +464,7 @@ def _matrix(count: int, fields: Sequence[Field]) -> NDArray[np.uint64]:
             part |= np.uint64(int.from_bytes(behind, "little") << 8 * used) if used < 8 else np.uint64(0)
             np.ndarray(count, "<u8", rows, at + offset, (width,))[...] = part
         at += abs(length)
-    return np.frombuffer(rows, np.uint64).reshape(count, width // _WORD)[:, : size // _WORD]
+    return np.ndarray(count, f"V{size}", rows, 0, (width,))
 
 
 def _words(values: U64, length: int) -> list[tuple[int, U64, int]]:

@@ -354,16 +354,16 @@ class _Columns:
     def ranges(self, kind: U8, pairing: Pairing) -> Ranges:
         start = self._sorted(np.flatnonzero(pairing.end_of >= 0))
         end = pairing.end_of[start]
-        end_kind = kind[end]
-        silent = (end_kind == EventKind.POP) | (end_kind == EventKind.SWITCH)
-        end_type, end_bits = self._payload(end)
-        end_type[silent], end_bits[silent] = 0, 0
-        start_type, start_bits = self._payload(start)
+        start_site, end_site = self.site[start], self.site[end]
+        start_type, start_bits = self._payload(start, start_site)
+        end_type, end_bits = self._payload(end, end_site, ends=True)
         token = kind[start] == EventKind.START
-        start_seq = self._seq(start)
+        first = self._place(start)
+        region = self._region(first)
+        start_seq = self._seq(first, region)
         return Ranges(
-            warp=self._warp(start),
-            name=self.source.table.name[self.site[start]],
+            warp=self._warp(region),
+            name=self.source.table.name[start_site],
             kind=np.where(token, np.uint8(RANGE_TOKEN), np.uint8(RANGE_STACK)),
             lane=self._lane(start),
             depth=pairing.depth[start],
@@ -372,45 +372,49 @@ class _Columns:
             start_cycle=self.events.cycle[start],
             end_cycle=self.events.cycle[end],
             start_seq=start_seq,
-            end_seq=start_seq + self._place(end) - self._place(start),
+            end_seq=start_seq + (self._place(end) - first),
             start_type=start_type,
             start_bits=start_bits,
             end_type=end_type,
             end_bits=end_bits,
-            start_site=self.site[start],
-            end_site=self.site[end],
+            start_site=start_site,
+            end_site=end_site,
         )
 
     def open(self, at: I64, kind: U8, pairing: Pairing) -> OpenRanges:
         at = self._sorted(at)
-        start_type, start_bits = self._payload(at)
+        site, place = self.site[at], self._place(at)
+        region = self._region(place)
+        start_type, start_bits = self._payload(at, site)
         return OpenRanges(
-            warp=self._warp(at),
-            name=self.source.table.name[self.site[at]],
+            warp=self._warp(region),
+            name=self.source.table.name[site],
             kind=np.where(kind[at] == EventKind.START, np.uint8(RANGE_TOKEN), np.uint8(RANGE_STACK)),
             lane=self._lane(at),
             depth=pairing.depth[at],
             start_ns=self.ns[at],
             start_cycle=self.events.cycle[at],
-            start_seq=self._seq(at),
+            start_seq=self._seq(place, region),
             start_type=start_type,
             start_bits=start_bits,
-            start_site=self.site[at],
+            start_site=site,
         )
 
     def markers(self, kind: U8) -> Markers:
         at = self._sorted(np.flatnonzero(kind == EventKind.MARK))
-        payload_type, bits = self._payload(at)
+        site, place = self.site[at], self._place(at)
+        region = self._region(place)
+        payload_type, bits = self._payload(at, site)
         return Markers(
-            warp=self._warp(at),
-            name=self.source.table.name[self.site[at]],
+            warp=self._warp(region),
+            name=self.source.table.name[site],
             lane=self._lane(at),
             ns=self.ns[at],
             cycle=self.events.cycle[at],
-            seq=self._seq(at),
+            seq=self._seq(place, region),
             type=payload_type,
             bits=bits,
-            site=self.site[at],
+            site=site,
         )
 
     def _sorted(self, at: I64) -> I64:
@@ -418,15 +422,20 @@ class _Columns:
         position = self.events.position
         return at if position is None else at[np.argsort(position[at], kind="stable")]
 
-    def _warp(self, at: I64) -> I32:
-        return self.source.row.astype(np.int32)[self.events.region[at]]
-
     def _place(self, at: I64) -> I64:
         return at if self.events.position is None else self.events.position[at]
 
-    def _seq(self, at: I64) -> I64:
+    def _region(self, place: I64) -> _Rows:
+        """The regions of events, given by their places, which are in order."""
         streams = self.source.streams
-        seq: I64 = self._place(at) - streams.first[streams.main][self.events.region[at]]
+        first = streams.first[streams.main]
+        return _Rows(first, np.diff(np.searchsorted(place, first), append=len(place)))
+
+    def _warp(self, region: _Rows) -> I32:
+        return np.repeat(self.source.row.astype(np.int32), region.counts)
+
+    def _seq(self, place: I64, region: _Rows) -> I64:
+        seq: I64 = place - np.repeat(region.first, region.counts)
         return seq
 
     def _lane(self, at: I64) -> U8:
@@ -437,14 +446,27 @@ class _Columns:
         stream = np.searchsorted(streams.first[used], at, side="right") - 1
         return streams.lane[used][stream]
 
-    def _payload(self, at: I64) -> tuple[U8, U64]:
-        """(type, bits) of events; the bits beyond the type are cleared."""
+    def _payload(self, at: I64, site: I32, *, ends: bool = False) -> tuple[U8, U64]:
+        """(type, bits) of events; the bits beyond the type are cleared. ``ends``: as what ends a range, which is
+        nothing where that is a pop or a switch."""
         if self.events.payload is None:
             return np.zeros(len(at), np.uint8), np.zeros(len(at), np.uint64)
-        site = self.site[at]
-        kinds, bits = self.source.table.payload[site], self.events.payload[at]
-        bits &= self.source.table.mask[site]
+        table = self.source.table
+        types, masks = table.payload, table.mask
+        if ends:
+            silent = (table.kind == EventKind.POP) | (table.kind == EventKind.SWITCH)
+            types, masks = np.where(silent, np.uint8(0), types), np.where(silent, np.uint64(0), masks)
+        kinds, bits = types[site], self.events.payload[at]
+        bits &= masks[site]
         without = self.source.regions.headers["stride"] == 8
         if without.any():
             kinds[without[self.events.region[at]]] = 0
         return kinds, bits
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Of each region: the place of its first event, and how many of some events it has."""
+
+    first: I64
+    counts: I64

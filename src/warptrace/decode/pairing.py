@@ -28,6 +28,8 @@ from .events import Events, Streams
 from .tables import I16, I64, U8, Bool, Regions
 
 LINK_BITS = 0xFFFF
+STARTS = (EventKind.PUSH, EventKind.START, EventKind.SWITCH)
+"""Kinds of events that start a range."""
 UNPAIRED = (
     "unpaired_push", "unpaired_pop", "unpaired_start", "unpaired_end", "ambiguous_end", "lost_push", "lost_start",
 )  # fmt: skip
@@ -96,17 +98,17 @@ def pair(regions: Regions, streams: Streams, events: Events, kind: U8, slack: I6
     slow = _hard_tokens(context) & ~ring
     levels = _Levels(context, beheaded)
     slow[events.region[levels.underflow]] = True
-    levels.pair(~slow[events.region[levels.ops]], end_of, depth)
-    lost_push = levels.popped_nothing(end_of, beheaded[events.region[levels.ops]])
+    levels.pair(levels.within(~slow), end_of, depth)
+    lost_push = levels.popped_nothing(end_of, levels.within(beheaded)) if beheaded.any() else np.zeros(0, np.int64)
     unpaired_end = _pair_tokens(context, ~slow & ~ring, end_of)
     tags = _pair_tags(context, ~slow & ring, beheaded, end_of)
     found = _pair_slow(context, np.flatnonzero(slow), end_of, depth)
-    opens = np.flatnonzero(end_of < 0)
+    opens = np.flatnonzero((end_of < 0) & _of_kinds(kind, *STARTS))
     open_kinds = kind[opens]
     return Pairing(
         end_of=end_of,
         depth=depth,
-        unpaired_push=opens[(open_kinds == EventKind.PUSH) | (open_kinds == EventKind.SWITCH)],
+        unpaired_push=opens[open_kinds != EventKind.START],
         unpaired_pop=np.array(sorted(found.unpaired_pop), np.int64),
         unpaired_start=opens[open_kinds == EventKind.START],
         unpaired_end=np.sort(np.concatenate([unpaired_end, tags.unpaired, np.array(found.unpaired_end, np.int64)])),
@@ -126,9 +128,8 @@ class _Levels:
 
     def __init__(self, context: Context, beheaded: Bool) -> None:
         kind = context.kind
-        table = np.zeros(256, np.bool_)
-        table[[EventKind.PUSH, EventKind.POP, EventKind.SWITCH]] = True
-        self.ops = np.flatnonzero(table[kind])
+        self._region = context.events.region
+        self.ops = np.flatnonzero(_of_kinds(kind, EventKind.PUSH, EventKind.POP, EventKind.SWITCH))
         self.kind = kind[self.ops]
         used = context.streams.stored > 0
         self.first = context.streams.first[used]
@@ -154,6 +155,13 @@ class _Levels:
         least[~beheaded[streams.region[streams.stored > 0]]] = 1
         self.level += np.repeat(np.maximum(1 - least, 0), counts)
 
+    def within(self, regions: Bool) -> Bool:
+        """Which of the operations are in some of the regions."""
+        if regions.all():
+            return np.ones(len(self.ops), np.bool_)
+        found: Bool = regions[self._region[self.ops]]
+        return found
+
     def popped_nothing(self, end_of: I64, of: Bool) -> I64:
         """Pops and switches, of the operations ``of``, that end no range."""
         ended = np.zeros(len(end_of), np.bool_)
@@ -168,15 +176,23 @@ class _Levels:
             ops, kind, stream, level = ops[use], kind[use], stream[use], level[use]
         depth[ops] = np.minimum(level - 1, np.iinfo(np.int16).max)
         top = int(level.max(initial=0))
+        stack = stream * np.int64(top + 1) + level
         if top > 1:
             small = level.astype(np.uint8 if top < 256 else np.uint16 if top < 65536 else np.int64)
             order = np.argsort(small, kind="stable")
-            ops, kind, stream, level = ops[order], kind[order], stream[order], small[order]
+            ops, kind, stack = ops[order], kind[order], stack[order]
         ends = kind[1:] != EventKind.PUSH
         ends &= kind[:-1] != EventKind.POP
-        ends &= stream[1:] == stream[:-1]
-        ends &= level[1:] == level[:-1]
-        end_of[ops[:-1][ends]] = ops[1:][ends]
+        ends &= stack[1:] == stack[:-1]
+        at = np.flatnonzero(ends)
+        end_of[ops[at]] = ops[at + 1]
+
+
+def _of_kinds(kind: U8, *kinds: EventKind) -> Bool:
+    table = np.zeros(256, np.bool_)
+    table[list(kinds)] = True
+    found: Bool = table[kind]
+    return found
 
 
 # --------------------------------------------------------------------------------------------------------- tokens
@@ -265,7 +281,10 @@ def _pair_tags(context: Context, use: Bool, beheaded: Bool, end_of: I64) -> _Tag
     start may stand before the end of the first: then which of them is meant is open.
     """
     events = context.events
-    tokens = np.flatnonzero((context.kind == EventKind.START) | (context.kind == EventKind.END))
+    if not use.any():
+        none = np.zeros(0, np.int64)
+        return _Tags(none, none, none)
+    tokens = np.flatnonzero(_of_kinds(context.kind, EventKind.START, EventKind.END))
     tokens = tokens[use[events.region[tokens]]]
     region, tag = events.region[tokens].astype(np.int64), events.code[tokens] >> LINK_SHIFT
     time = tokens if events.position is None else events.position[tokens]

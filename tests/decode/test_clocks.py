@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from warptrace import wire
 from warptrace.decode.clocks import ClockMap, EventAnchors, clock_facts, fit_clocks
-from warptrace.decode.envelope import ONE_CELL, WANDER, Grid
+from warptrace.decode.envelope import ONE_CELL, SHORT_RUN, WANDER, Grid
 from warptrace.decode.tables import Regions
 
 Clock = Callable[[np.ndarray, np.ndarray], np.ndarray]
@@ -309,3 +309,45 @@ def test_cells_of_uneven_groups(cells: list[list[int]], asked: list[tuple[int, i
     wanted = [int(first[r]) + max(int((begins[r] <= c).sum()) - 1, 0) for r, c in zip(row, cycle)]
     assert grid.search(groups, row, cycle).tolist() == wanted
     assert grid.cell(row.astype(np.int64), cycle).tolist() == wanted
+
+
+@given(
+    cells=st.lists(st.lists(st.integers(1, 500), min_size=1, max_size=6), min_size=1, max_size=5),
+    rows=st.lists(st.tuples(st.integers(0, 99), st.integers(-50, 3000), st.integers(0, 20)), min_size=1, max_size=8),
+    step=st.integers(0, 9),
+)
+def test_runs_of_cycles_in_uneven_groups(
+    cells: list[list[int]], rows: list[tuple[int, int, int]], step: int
+) -> None:
+    """Rows of many cycles from some cycle on: their runs say of each what a search of it says."""
+    begins = [np.cumsum([0, *lengths]) for lengths in cells]
+    first = np.cumsum([0, *map(len, begins)])
+    count = int(first[-1])
+    grid = Grid(
+        first, np.full(len(cells), ONE_CELL), np.concatenate(begins), np.zeros(count), np.ones(count)
+    )
+    group = np.array([number % len(cells) for number, _, _ in rows])
+    counts = np.array([20 * many for _, _, many in rows])
+    cycle = np.concatenate([start + step * np.arange(20 * many) for _, start, many in rows])
+    row = np.repeat(np.arange(len(rows)), counts)
+    runs = grid.runs(group, counts, cycle)
+    wanted = grid.search(group, row, cycle)
+    spans = [wanted[row == r][-1] - wanted[row == r][0] for r in range(len(rows)) if counts[r]]
+    if runs is None:
+        assert not len(cycle) or sum(spans) * SHORT_RUN > len(cycle)
+        return
+    assert (runs.count > 0).all()
+    assert np.repeat(runs.cell, runs.count).tolist() == wanted.tolist()
+    assert np.repeat(runs.row, runs.count).tolist() == row.tolist()
+
+
+def test_no_runs_of_cycles_that_fall() -> None:
+    grid = Grid(np.array([0, 2]), np.array([ONE_CELL]), np.array([0, 100]), np.zeros(2), np.ones(2))
+    rising = np.arange(200)
+    falling = rising.copy()
+    falling[50] = 10
+    runs = grid.runs(np.zeros(1, np.int64), np.array([200]), rising)
+    assert runs is not None and (runs.cell.tolist(), runs.count.tolist()) == ([0, 1], [100, 100])
+    assert grid.runs(np.zeros(1, np.int64), np.array([200]), falling) is None
+    assert grid.runs(np.zeros(1, np.int64), np.array([200]), rising[::-1]) is None
+    assert grid.runs(np.zeros(1, np.int64), np.array([0]), rising[:0]) is None

@@ -16,7 +16,7 @@ from ..raw import RegionBatch
 from ..trace import RANGE_STACK, RANGE_TOKEN, Markers, OpenRanges, Ranges
 from ..wire import SITE_MASK, EventKind
 from .clocks import F64, ClockMap
-from .envelope import AS_MAP, ONE_CELL
+from .envelope import AS_MAP, ONE_CELL, Runs
 from .events import Events, Streams, build_events, clock_faults, last_cycles
 from .pairing import UNPAIRED, Pairing, pair
 from .tables import I32, I64, U8, U64, Bool, Regions, SiteTable
@@ -242,46 +242,62 @@ def _slack(source: Source) -> I64:
 
 def _event_ns(source: Source, events: Events) -> tuple[I64, F64]:
     """(ns since the epoch of each event, doubt of each region as Found has it)."""
-    clock, grid, region = source.clock, source.clock.grid, events.region
+    clock, grid, region, streams = source.clock, source.clock.grid, events.region, source.streams
     group = clock.group
+    counts = np.add.reduceat(streams.stored, streams.main) if len(streams) else streams.stored
     first, last = grid.first[group], grid.first[group + 1] - 1 - grid.first[group]
-    cycle = source.cycles[region]
+    cycle = np.repeat(source.cycles, counts)
     cycle += events.cycle
     cell: I64 | None = None
+    runs: Runs | None = None
     if len(group) and grid.uneven(group):
-        cell = grid.search(group, region, cycle)
+        runs = grid.runs(group, counts, cycle)
+        cell = grid.search(group, region, cycle) if runs is None else None
     elif last.any():
         cell = grid.cell_in(group[region], first[region], last[region], grid.shift[group][region], cycle)
-    if cell is not None:
+    if runs is not None:
+        ns = clock.at(runs.cell, cycle, runs.count)
+    elif cell is not None:
         ns = clock.at(cell, cycle)
     else:
         x = cycle.astype(np.float64)
-        x *= grid.rate[first][region]
-        x += grid.t[first][region]
+        x *= np.repeat(grid.rate[first], counts)
+        x += np.repeat(grid.t[first], counts)
         ns = np.rint(x, out=x).astype(np.int64)
-    ns += source.time0[region]
-    return ns, _doubt_of_events(source, events, cycle, cell)
+    ns += np.repeat(source.time0, counts)
+    return ns, _doubt_of_events(source, counts, events.region, cycle, cell, runs)
 
 
-def _doubt_of_events(source: Source, events: Events, cycle: I64, cell: I64 | None) -> F64:
+def _doubt_of_events(
+    source: Source, counts: I64, region: I32, cycle: I64, cell: I64 | None, runs: Runs | None
+) -> F64:
     """As Found has it, but that a region may have less than is so, where another one of its clock has as much.
-    ``cycle``: of each event since its clock's origin; ``cell``: of its map, None where each has but one."""
-    clock, bounds, streams = source.clock, source.clock.bounds, source.streams
+    ``counts``: events of each region; ``cycle``: of each event since its clock's origin; ``cell`` or ``runs``: of its
+    map, None where each has but one."""
+    clock, bounds = source.clock, source.clock.bounds
     doubt = np.zeros(len(clock.group))
-    counts = np.add.reduceat(streams.stored, streams.main) if len(streams) else streams.stored
     has = np.flatnonzero(counts)
     if not len(has):
         return doubt
     group = clock.group[has]
-    place = _place(source, events.region, cycle, cell)
+    if runs is not None and (bounds.shift[clock.group] != AS_MAP).any():
+        cell, runs = np.repeat(runs.cell, runs.count), None
+    if runs is not None:
+        place: I64 | None = runs.cell + (bounds.cells[clock.group] - clock.grid.first[clock.group])[runs.row]
+        begin = np.flatnonzero(np.diff(runs.row, prepend=-1))
+    else:
+        place = _place(source, region, cycle, cell)
+        begin = np.cumsum(counts[has]) - counts[has]
     if place is None:
         doubt[has] = bounds.most[bounds.cells[group]]
         return doubt
     told = bounds.told[place]
-    doubt[has] = np.maximum(np.maximum.reduceat(told, streams.first[streams.main][has]), 0.0)
+    doubt[has] = np.maximum(np.maximum.reduceat(told, begin), 0.0)
     if bounds.any_untold[group].any():
+        if runs is not None:
+            told, cell = np.repeat(told, runs.count), np.repeat(runs.cell, runs.count)
         uneven = cell is not None and clock.grid.uneven(clock.group)
-        _look(clock, events.region, group, told, cycle, cell if uneven else None, doubt)
+        _look(clock, region, group, told, cycle, cell if uneven else None, doubt)
     return doubt
 
 

@@ -138,11 +138,15 @@ class ClockMap:
         """Rounded ns since the group's time0 of (n,) cycles since the group's cycle0."""
         return self.at(self.grid.cell(group, cycle), cycle)
 
-    def at(self, cell: I64, cycle: I64) -> I64:
-        """As :meth:`to_ns`, with the cells known."""
-        ns = (cycle - self.grid.begin[cell]).astype(np.float64)
-        ns *= self.grid.rate[cell]
-        ns += self.grid.t[cell]
+    def at(self, cell: I64, cycle: I64, counts: I64 | None = None) -> I64:
+        """As :meth:`to_ns`, with the cells known: of each cycle, or of each run of ``counts`` cycles."""
+
+        def of_each(column: NDArray[Any]) -> NDArray[Any]:
+            return column[cell] if counts is None else np.repeat(column[cell], counts)
+
+        ns: F64 = (cycle - of_each(self.grid.begin)).astype(np.float64)
+        ns *= of_each(self.grid.rate)
+        ns += of_each(self.grid.t)
         np.rint(ns, out=ns)
         return ns.astype(np.int64)
 

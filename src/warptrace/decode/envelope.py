@@ -43,6 +43,8 @@ MOST_OUTLIERS = 32
 MOST_WIDENINGS = 7
 ONE_CELL = 62
 """As the log2 of the cycles of a cell: it holds everything."""
+SHORT_RUN = 16
+"""Cycles in one cell, on average, from which on :meth:`Grid.runs` is worth its while."""
 
 
 @dataclass(frozen=True)
@@ -385,6 +387,15 @@ class _Rates:
 
 # -------------------------------------------------------------------------------------------------------------- maps
 @dataclass(frozen=True)
+class Runs:
+    """Cycles that follow each other in one cell: ``cell`` and ``count`` (k,) of each run, and the ``row`` it is of."""
+
+    cell: I64
+    count: I64
+    row: I64
+
+
+@dataclass(frozen=True)
 class Grid:
     """Maps that run straight inside cells: group ``k`` has ``first[k] .. first[k + 1] - 1`` (``first`` is (g + 1,));
     they begin at ``begin`` cycles (a group's last has no end) and ``t`` ns, and rise by ``rate`` ns a cycle.
@@ -442,6 +453,34 @@ class Grid:
         if cycle.min(initial=0) < 0:
             np.maximum(cell, self.first[group][row], out=cell)
         return cell
+
+    def runs(self, group: I64, counts: I64, cycle: I64) -> Runs | None:
+        """The cells of cycles that follow each other row by row: ``counts`` (rows,) of them, all of the group ``group``
+        (rows,); the groups are uneven. None where cycles fall in a row, or where runs would be short."""
+        row = np.flatnonzero(counts)
+        if not len(row):
+            return None
+        stop = np.cumsum(counts[row])
+        start = stop - counts[row]
+        least, most = cycle[start], cycle[stop - 1]
+        first, last = self._search(group[row], least), self._search(group[row], most)
+        cells = last - first + 1
+        if int(cells.min()) < 1 or int(cells.sum()) * SHORT_RUN > len(cycle) + SHORT_RUN * len(row):
+            return None
+        length = most - least + 1
+        shift = np.cumsum(length) - length - least
+        line = np.repeat(shift, counts[row])
+        line += cycle
+        if (line[1:] < line[:-1]).any():
+            return None
+        of = np.repeat(np.arange(len(row)), cells)
+        before = np.cumsum(cells) - cells
+        cell = np.arange(len(of)) + (first - before)[of]
+        at = np.searchsorted(line, shift[of] + self.begin[cell])
+        at[before] = start
+        count = np.diff(at, append=len(cycle))
+        some = np.flatnonzero(count)
+        return Runs(cell[some], count[some], row[of[some]])
 
     def _search(self, group: I64, cycle: I64) -> I64:
         keys, base = self._keys

@@ -196,7 +196,7 @@ def _decode_block(source: Source) -> Found:
     events = build_events(regions, streams, source.batches)
     site = table.rows(regions.headers["kernel_id"], events.region, events.code & SITE_MASK)
     events, wraps = settle_wraps(regions, streams, events, table, site, source.nominal)
-    kind = table.kind[site]
+    kind = table.kind.take(site)
     pairing = pair(regions, streams, events, kind, _slack(source))
     last = last_cycles(streams, events.cycle, len(regions))
     outside, long_gap = clock_faults(regions, streams, events.cycle, last)
@@ -379,7 +379,7 @@ class _Columns:
         start_seq = self._seq(first, region)
         return Ranges(
             warp=self._warp(region),
-            name=self.source.table.name[start_site],
+            name=self.source.table.name.take(start_site),
             kind=np.where(token, np.uint8(RANGE_TOKEN), np.uint8(RANGE_STACK)),
             lane=self._lane(start),
             depth=pairing.depth[start],
@@ -404,7 +404,7 @@ class _Columns:
         start_type, start_bits = self._payload(at, site)
         return OpenRanges(
             warp=self._warp(region),
-            name=self.source.table.name[site],
+            name=self.source.table.name.take(site),
             kind=np.where(kind[at] == EventKind.START, np.uint8(RANGE_TOKEN), np.uint8(RANGE_STACK)),
             lane=self._lane(at),
             depth=pairing.depth[at],
@@ -423,7 +423,7 @@ class _Columns:
         payload_type, bits = self._payload(at, site)
         return Markers(
             warp=self._warp(region),
-            name=self.source.table.name[site],
+            name=self.source.table.name.take(site),
             lane=self._lane(at),
             ns=self.ns[at],
             cycle=self.events.cycle[at],
@@ -472,8 +472,8 @@ class _Columns:
         if ends:
             silent = (table.kind == EventKind.POP) | (table.kind == EventKind.SWITCH)
             types, masks = np.where(silent, np.uint8(0), types), np.where(silent, np.uint64(0), masks)
-        kinds, bits = types[site], self.events.payload[at]
-        bits &= masks[site]
+        kinds, bits = types.take(site), self.events.payload[at]
+        bits &= masks.take(site)
         without = self.source.regions.headers["stride"] == 8
         if without.any():
             kinds[without[self.events.region[at]]] = 0

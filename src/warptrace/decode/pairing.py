@@ -134,9 +134,7 @@ class _Levels:
         used = context.streams.stored > 0
         self.first = context.streams.first[used]
         begin = np.searchsorted(self.ops, self.first)
-        delta = np.zeros(256, np.int32)
-        delta[EventKind.PUSH], delta[EventKind.POP] = 1, -1
-        step = delta[self.kind]
+        step = (self.kind == EventKind.PUSH).view(np.int8) - (self.kind == EventKind.POP).view(np.int8)
         total = np.concatenate([[0], np.cumsum(step, dtype=np.int64)])
         counts = np.diff(begin, append=len(self.ops))
         self.stream = np.repeat(np.arange(len(begin), dtype=np.int32), counts)
@@ -189,9 +187,9 @@ class _Levels:
 
 
 def _of_kinds(kind: U8, *kinds: EventKind) -> Bool:
-    table = np.zeros(256, np.bool_)
-    table[list(kinds)] = True
-    found: Bool = table[kind]
+    found: Bool = kind == kinds[0]
+    for one in kinds[1:]:
+        found |= kind == one
     return found
 
 
@@ -221,17 +219,17 @@ def _pair_tokens(context: Context, easy: Bool, end_of: I64) -> I64:
     if events.position is not None:
         ends = ends[np.argsort(events.position[ends], kind="stable")]
     start = _linked_event(context, ends)
-    good = start >= 0
-    good[good] = context.kind[start[good]] == EventKind.START
+    # -1 reads the last event, and is no start's place.
+    good = (context.kind[start] == EventKind.START) & (start >= 0)
     position = events.position
-    if position is None:
-        good &= start < ends
-    else:
-        good[good] = position[start[good]] < position[ends[good]]
+    good &= start < ends if position is None else position[start] < position[ends]
+    rows = np.flatnonzero(good)
+    start, paired = start[rows], ends[rows]
     # The last write wins: backwards, so that the first end of a start stays.
-    end_of[start[good][::-1]] = ends[good][::-1]
-    good[good] = end_of[start[good]] == ends[good]
-    return ends[~good]
+    end_of[start[::-1]] = paired[::-1]
+    good[rows] = end_of[start] == paired
+    unpaired: I64 = ends[~good]
+    return unpaired
 
 
 def _linked_event(context: Context, ends: I64) -> I64:

@@ -171,7 +171,7 @@ class SiteTable:
         else:
             np.minimum(at, most[region], out=at)
             at += base[region]
-        return self.lut[at]
+        return self.lut.take(at)
 
     def with_anchors(self) -> list[int]:
         """Ids of the kernels that have anchor sites."""

@@ -283,7 +283,6 @@ class _Writer:
         place = np.empty(len(order), np.int64)
         place[order] = np.arange(len(order))
         names = self._names(chunk)
-        # What differs from event to event stands last, before the time: zlib takes long by the number of its matches.
         facts = self._facts(chunk)
         payloads = (
             self._payload(PAYLOAD, ranges.start_type[r], ranges.start_bits[r]),
@@ -382,16 +381,17 @@ class _Writer:
             return []
         kinds, values = widen(types, bits)
         # Viewers show an unsigned value of 2^63 and more as a negative number and a NaN as nothing: give the text.
-        nan = (kinds == ValueKind.FLOAT) & np.isnan(values.view(np.float64))
-        large = (kinds == ValueKind.UINT) & (values > MAX_SIGNED)
+        large = np.flatnonzero((kinds == ValueKind.UINT) & (values > MAX_SIGNED))
+        nan = np.flatnonzero((kinds == ValueKind.FLOAT) & np.isnan(values.view(np.float64)))
         values[nan] = self.nan
-        if large.any():
+        if len(large):
             distinct, index = np.unique(values[large], return_inverse=True)
             values[large] = np.uint64(self.next_string) + index.reshape(-1).astype(np.uint64)
             numbers = [str(value) for value in distinct.tolist()]
             self.out.write(te.interned(strings=list(enumerate(numbers, self.next_string))))
             self.next_string += len(numbers)
-        return [te.Argument(name, np.where(nan | large, np.uint8(te.Kind.STRING), kinds), values)]
+        kinds[nan] = kinds[large] = te.Kind.STRING
+        return [te.Argument(name, kinds, values)]
 
     def _names(self, chunk: Chunk) -> tuple[U64, int, U64]:
         """The iids of the names of range starts, range ends (not written) and markers."""
@@ -428,8 +428,10 @@ class _Writer:
         stacked = ranges.kind[r] == RANGE_STACK
         warp = ranges.warp[r].astype(np.int64)
         lane = np.zeros(len(warp), np.int64)
-        lane[~stacked] = token_lanes(warp[~stacked], ranges.name[r][~stacked], keys.start[~stacked], keys.end[~stacked])
-        lane[stacked] = stack_lanes(warp[stacked], ranges.lane[r][stacked], keys.start[stacked], keys.end[stacked])
+        rows = np.flatnonzero(~stacked)
+        lane[rows] = token_lanes(warp[rows], ranges.name[r][rows], keys.start[rows], keys.end[rows])
+        rows = np.flatnonzero(stacked)
+        lane[rows] = stack_lanes(warp[rows], ranges.lane[r][rows], keys.start[rows], keys.end[rows])
         lanes = int(lane.max(initial=0)) + 1
         slots = self.names + 2
         slot = np.where(stacked, self.names, ranges.name[r])
@@ -511,8 +513,11 @@ def _distinct(code: I64) -> tuple[I64, I64]:
     if int(code.max(initial=0)) > DENSE * len(code):
         distinct, index = np.unique(code, return_inverse=True)
         return distinct, index.reshape(-1)
-    distinct = np.flatnonzero(np.bincount(code))
-    table = np.zeros(int(code.max(initial=0)) + 1, np.int64)
+    size = int(code.max(initial=0)) + 1
+    used = np.zeros(size, np.bool_)
+    used[code] = True
+    distinct = np.flatnonzero(used)
+    table = np.zeros(size, np.int64)
     table[distinct] = np.arange(len(distinct))
     return distinct, table[code]
 

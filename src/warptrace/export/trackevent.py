@@ -311,22 +311,22 @@ def block(groups: Sequence[Group]) -> U8:
 
     Events of one *shape* (kind, kinds of arguments, about how long these are) get packets of one length: integers are
     padded to that of the longest, which the wire format allows. So they are laid out as a matrix, all bytes of a field
-    at once; lengths are multiples of a word, so that the matrices go to their places by the word.
+    at once, and its rows go to their places whole.
     """
     total = sum(map(len, groups))
     if total > MAX_ROWS:
         return np.concatenate([block(some) for some in _pieces(groups, total)])
     laid = [(one.place, _packets(one)) for group in groups if len(group) for one in _by_shape(group)]
-    words = np.empty(total, np.int64)
+    size = np.empty(total, np.int64)
     for place, packets in laid:
-        words[place] = packets.itemsize // _WORD
-    end = np.cumsum(words)
-    out = np.empty(int(end[-1]) if total else 0, np.uint64)
-    first = end - words
+        size[place] = packets.itemsize
+    end = np.cumsum(size)
+    out = np.empty(int(end[-1]) if total else 0, np.uint8)
+    first = end - size
     for place, packets in laid:
-        spots = np.ndarray(len(out) + 1 - packets.itemsize // _WORD, packets.dtype, out, 0, (_WORD,))
+        spots = np.ndarray(len(out) + 1 - packets.itemsize, packets.dtype, out, 0, (1,))
         spots[first[place]] = packets
-    return out.view(np.uint8)
+    return out
 
 
 def _pieces(groups: Sequence[Group], total: int) -> Iterator[list[Group]]:
@@ -348,7 +348,6 @@ _MANY_SHAPES = 1 << 16
 _SMALL, _MIDDLE = 0x3FFF, 0xFFFFFFF
 """Integers of 2 and 4 bytes."""
 _STRING_TAG = b"\x88\x01"
-_WORD = 8
 _SPILL = 8
 """Bytes behind a row that writing its last integer may touch."""
 
@@ -378,9 +377,9 @@ def _shapes(group: Group) -> NDArray[np.int32] | None:
         shape += numbers
 
     for one in group.arguments:
-        short: U8 | np.uint8 = _SHORT[one.kind]
-        if np.any(short) and int(one.value.max(initial=0)) > _SMALL:
-            part(((one.value > np.uint64(_SMALL)).view(np.uint8) + (one.value > np.uint64(_MIDDLE))) * short, 2)
+        if int(one.value.max(initial=0)) > _SMALL:
+            length = (one.value > np.uint64(_SMALL)).view(np.uint8) + (one.value > np.uint64(_MIDDLE))
+            part(length * _SHORT[one.kind], 2)
         if not isinstance(one.kind, int):
             part(one.kind, len(Kind) - 1)
     for link in group.links:
@@ -400,14 +399,14 @@ def _dense(number: NDArray[np.int32]) -> NDArray[np.int32]:
     used = np.flatnonzero(np.bincount(number))
     table = np.zeros(int(used[-1]) + 1 if len(used) else 0, np.int32)
     table[used] = np.arange(len(used))
-    return table[number]
+    return table.take(number)
 
 
 def _packets(group: Group) -> NDArray[np.void]:
-    """Packets of events that have one shape."""
-    event: list[Field] = [bytes([0x48, group.kind, 0x58]), _integer(group.track)]
-    if group.kind != END:
-        event += [b"\x50", _integer(group.name)]
+    """Packets of events that have one shape. What tells events of one place in the source from others stands first, and
+    what differs from event to event last, before the time: zlib takes long by the number of its matches."""
+    event: list[Field] = [] if group.kind == END else [b"\x50", _integer(group.name)]
+    event += [bytes([0x48, group.kind, 0x58]), _integer(group.track)]
     for argument in group.arguments:
         kind = argument.kind if isinstance(argument.kind, int) else int(argument.kind[0])
         if kind != Kind.NONE:
@@ -415,13 +414,9 @@ def _packets(group: Group) -> NDArray[np.void]:
     for link in group.links:
         if link.present[0]:
             event += [b"\x81\x03" if link.last else b"\xf9\x02", (link.value, FIXED)]
-    rest: list[Field] = [b"\x68\x02\x5a" + varint(_size(event)), *event, b"\x40", _integer(group.ns)]
-    for padding in range(2 * _WORD):
-        size = 2 + padding + _size(rest)
-        if (1 + len(varint(size)) + size) % _WORD == 0:
-            break
-    sequence = bytes([SEQUENCE_ID | 0x80, *[0x80] * (padding - 1), 0]) if padding else bytes([SEQUENCE_ID])
-    return _matrix(len(group), [b"\x0a" + varint(size) + b"\x50" + sequence, *rest])
+    flags = number(10, SEQUENCE_ID) + number(13, NEEDS_STATE)
+    packet: list[Field] = [b"\x5a" + varint(_size(event)), *event, flags + b"\x40", _integer(group.ns)]
+    return _matrix(len(group), [b"\x0a" + varint(_size(packet)), *packet])
 
 
 def _annotation(argument: Argument, kind: Kind) -> list[Field]:

@@ -12,6 +12,7 @@ import sys
 NEEDED = {
     "the DSL's instance": "cutlass.cutlass_dsl:CuTeDSL._get_dsl",
     "hook after tracing": "cutlass.base_dsl.dsl:BaseDSL.register_trace_finalize_hook",
+    "libraries' stand-ins, when a trace begins": "cutlass.base_dsl.dsl:BaseDSL.generate_original_ir",
     "errors of that hook as they are": "cutlass.base_dsl.dsl:BaseDSL._run_trace_finalize_hooks",
     "build records": "cutlass.base_dsl.compiler:Compiler.compile",
     "kernels from object files": "cutlass.base_dsl.export.external_binary_module:ExternalBinaryModule.__init__",

@@ -4,8 +4,9 @@
                                            [--repeats 3] [--json FILE]
 
 The capture is made up (see decode_speed.py) and written SM by SM, so that it may be larger than memory would hold. Each
-figure is of a process of its own: wall time, processor time, and the most memory it had. The best of several repeats is
-what an idle machine would take; the load average before each is kept beside it.
+figure is of a process of its own, whose modules are compiled before, as those of an installed package are: wall time,
+processor time, and the most memory it had. The best of several repeats is what an idle machine would take; the load
+average before each is kept beside it.
 """
 
 from __future__ import annotations
@@ -54,14 +55,22 @@ def make(run: Path, warps: int, events: int, stride: int) -> int:
     return (directory / "dev0.wtraw").stat().st_size
 
 
-def measure(run: Path, name: str, keep: Path | None) -> dict[str, Any]:
+def environment(compiled: Path) -> dict[str, str]:
+    """That of a process which runs the source of this checkout, compiled into the folder ``compiled``."""
+    given = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
+    source = str(ROOT / "src")
+    path = os.pathsep.join([source, given["PYTHONPATH"]]) if given.get("PYTHONPATH") else source
+    chosen = {**given, "PYTHONPATH": path, "PYTHONPYCACHEPREFIX": str(compiled)}
+    subprocess.run([sys.executable, "-m", "compileall", "-q", source], env=chosen, check=True)
+    return chosen
+
+
+def measure(run: Path, name: str, environment: dict[str, str], keep: Path | None) -> dict[str, Any]:
     """One post-processing in a process of its own. Raises SystemExit where it fails."""
     output = run.parent / f"out-{name}"
     words = ["postprocess", str(run), "-o", str(output), "--format", *FORMATS[name]]
-    source = str(ROOT / "src")
-    path = os.pathsep.join([source, os.environ["PYTHONPATH"]]) if os.environ.get("PYTHONPATH") else source
     load = os.getloadavg()[0]
-    command, environment = [sys.executable, "-m", "warptrace", *words], {**os.environ, "PYTHONPATH": path}
+    command = [sys.executable, "-m", "warptrace", *words]
     begin = time.perf_counter()
     child = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     assert child.stderr is not None
@@ -112,10 +121,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory(dir=args.folder) as name:
         run = Path(name) / "run"
         results["raw_mb"] = round(make(run, args.warps, per_warp, args.stride) / 1e6)
+        chosen = environment(Path(name) / "compiled")
         for form in args.formats:
             runs = results["runs"][form] = []
             for _ in range(args.repeats):
-                runs.append(measure(run, form, args.keep))
+                runs.append(measure(run, form, chosen, args.keep))
                 print(f"{form:10}", runs[-1], flush=True)
     for form, runs in results["runs"].items():
         best = min(runs, key=lambda one: one["s"])

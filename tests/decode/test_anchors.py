@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from fake_device import EPOCH_NS, FakeDevice, FakeKernel, FakeWarp, RateHistory,
 from warptrace.decode import anchors as anchors_module
 from warptrace.decode import blocks as blocks_module
 from warptrace.decode import decode
+from warptrace.decode.envelope import Grid
 from warptrace.raw import read_capture
 from warptrace.trace import Trace
 from warptrace.wire import EventKind, PayloadType
@@ -106,6 +108,25 @@ def test_blocks_do_not_show(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     parts = falling(tmp_path / "b", anchored=True)[0]
     assert parts.markers.ns.tolist() == whole.markers.ns.tolist()
     assert str(parts.meta["clocks"]) == str(whole.meta["clocks"])
+
+
+def test_events_looked_up_by_runs_have_the_times_of_those_looked_up_one_by_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, search = [], Grid.runs
+
+    def noted(*arguments: Any) -> Any:
+        found.append(search(*arguments))
+        return found[-1]
+
+    monkeypatch.setattr(Grid, "runs", noted)
+    runs = falling(tmp_path / "a", anchored=False)[0]
+    assert [int(one.count.sum()) for one in found] == [8 * 230]
+    assert max(len(one.cell) for one in found) > 8
+    monkeypatch.setattr(Grid, "runs", lambda *arguments: None)
+    single = falling(tmp_path / "b", anchored=False)[0]
+    assert runs.markers.ns.tolist() == single.markers.ns.tolist()
+    assert str(runs.meta["clocks"]) == str(single.meta["clocks"])
 
 
 def test_several_kernels_in_one_batch_have_their_own_anchors(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from reference import WarpResult, decode_ring, decode_warp
 
 from warptrace.decode import blocks as blocks_module
 from warptrace.decode import decode
+from warptrace.decode import events as events_module
 from warptrace.raw import read_capture
 from warptrace.raw.format import REGION_OFFSET_FIELD
 from warptrace.trace import Trace
@@ -188,3 +189,14 @@ def test_blocks_do_not_show(program: tuple[int, int, int, list[FakeWarp]]) -> No
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(blocks_module, "BLOCK_EVENTS", 5)
         check(program)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@given(programs(), ring_programs())
+def test_streams_copied_one_by_one_agree_too(
+    program: tuple[int, int, int, list[FakeWarp]], of_rings: tuple[int, int, int, list[FakeWarp]]
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(events_module, "LONG", 0)
+        check(program)
+        check(of_rings, ring=True)

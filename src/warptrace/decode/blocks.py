@@ -246,7 +246,11 @@ def _event_ns(source: Source, events: Events) -> tuple[I64, F64]:
     group = clock.group
     counts = np.add.reduceat(streams.stored, streams.main) if len(streams) else streams.stored
     first, last = grid.first[group], grid.first[group + 1] - 1 - grid.first[group]
-    cycle = np.repeat(source.cycles, counts)
+
+    def of_each(column: NDArray[Any]) -> NDArray[Any]:
+        return np.repeat(column, counts)
+
+    cycle: I64 = of_each(source.cycles)
     cycle += events.cycle
     cell: I64 | None = None
     runs: Runs | None = None
@@ -254,17 +258,17 @@ def _event_ns(source: Source, events: Events) -> tuple[I64, F64]:
         runs = grid.runs(group, counts, cycle)
         cell = grid.search(group, region, cycle) if runs is None else None
     elif last.any():
-        cell = grid.cell_in(group[region], first[region], last[region], grid.shift[group][region], cycle)
+        cell = grid.cell_in(of_each(group), of_each(first), of_each(last), of_each(grid.shift[group]), cycle)
     if runs is not None:
         ns = clock.at(runs.cell, cycle, runs.count)
     elif cell is not None:
         ns = clock.at(cell, cycle)
     else:
         x = cycle.astype(np.float64)
-        x *= np.repeat(grid.rate[first], counts)
-        x += np.repeat(grid.t[first], counts)
+        x *= of_each(grid.rate[first])
+        x += of_each(grid.t[first])
         ns = np.rint(x, out=x).astype(np.int64)
-    ns += np.repeat(source.time0, counts)
+    ns += of_each(source.time0)
     return ns, _doubt_of_events(source, counts, events.region, cycle, cell, runs)
 
 

@@ -48,7 +48,7 @@ class RowBounds:
 
 def row_bounds(trace: Trace) -> RowBounds:
     """Bounds of every warp's rows. Raises WarptraceError where rows are not ordered by warp."""
-    edges = np.arange(len(trace.warps) + 1)
+    edges = np.arange(len(trace.warps) + 1, dtype=np.int32)  # of the columns' type: else these are copied
     for name, column in (("ranges", trace.ranges.warp), ("markers", trace.markers.warp)):
         if len(column) and (np.any(column[1:] < column[:-1]) or column[0] < 0 or column[-1] >= len(trace.warps)):
             raise WarptraceError(f"inconsistent trace: {name} are not ordered by warp; decode the capture again")

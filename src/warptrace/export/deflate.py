@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import cache
 
 LEVEL = 1
-Compress = Callable[[bytes], bytes]
+Compress = Callable[[bytes | memoryview], bytes]
 
 
 @cache

@@ -44,11 +44,10 @@ def widen(types: U8, bits: U64) -> tuple[U8, U64]:
     """Kinds (:class:`ValueKind`) and 64-bit values of a column of payloads; exact for every type."""
     kinds = KIND_OF_TYPE.take(types)
     values = bits.copy()
-    for kind in np.flatnonzero(np.bincount(types, minlength=256)).tolist():
-        if kind not in PAYLOAD_BITS or PayloadType(kind) not in SIGNED + FLOATS:
-            continue
+    for kind in SIGNED + FLOATS:
         rows = np.flatnonzero(types == kind)
-        values[rows] = _widen_one(PayloadType(kind), bits[rows])
+        if len(rows):
+            values[rows] = _widen_one(kind, bits[rows])
     return kinds, values
 
 

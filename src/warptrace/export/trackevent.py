@@ -523,7 +523,7 @@ class PacketFile:
     def write_later(self, make: Callable[[], U8]) -> None:
         """Appends the packets that ``make`` returns; it is called on another thread where there are any."""
         self._flush()
-        self._pool.submit(lambda: self._finish(make().tobytes()))
+        self._pool.submit(lambda: self._finish(make().data))
 
     def _flush(self) -> None:
         if self._held:
@@ -532,5 +532,5 @@ class PacketFile:
         self._size = 0
 
 
-def _compressed(data: bytes) -> bytes:
+def _compressed(data: bytes | memoryview) -> bytes:
     return blob(1, blob(50, zlib_stream()(data)))

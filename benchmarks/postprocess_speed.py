@@ -1,12 +1,13 @@
 """Time, memory and size of a whole ``warptrace postprocess``: a raw capture on disk becomes an output file.
 
     python benchmarks/postprocess_speed.py [--events 10000000] [--warps 10560] [--formats perfetto json json-gz]
-                                           [--repeats 3] [--json FILE]
+                                           [--repeats 3] [--idle SECONDS] [--json FILE]
 
 The capture is made up (see decode_speed.py) and written SM by SM, so that it may be larger than memory would hold. Each
 figure is of a process of its own, whose modules are compiled before, as those of an installed package are: wall time,
-processor time, and the most memory it had. The best of several repeats is what an idle machine would take; the load
-average before each is kept beside it.
+processor time, and the most memory it had. The best of several repeats is what an idle machine would take; beside each
+are kept the load average before it and the processor time that others took meanwhile. With --idle each waits, up to so
+many seconds, until the machine does nothing else.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ import numpy as np
 from decode_speed import PATTERN, SMS, bank_image, record
 
 ROOT = Path(__file__).resolve().parents[1]
+IDLE, GLANCE_S = 0.03, 2.0
+"""Share of the processors that may be busy on an idle machine, and for how long that is looked at."""
 FORMATS = {"perfetto": ["perfetto"], "json": ["json"], "json-gz": ["json", "--json-gz"], "html": ["html"]}
 
 
@@ -69,7 +72,7 @@ def measure(run: Path, name: str, environment: dict[str, str], keep: Path | None
     """One post-processing in a process of its own. Raises SystemExit where it fails."""
     output = run.parent / f"out-{name}"
     words = ["postprocess", str(run), "-o", str(output), "--format", *FORMATS[name]]
-    load = os.getloadavg()[0]
+    load, busy = os.getloadavg()[0], busy_s()
     command = [sys.executable, "-m", "warptrace", *words]
     begin = time.perf_counter()
     child = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
@@ -77,6 +80,8 @@ def measure(run: Path, name: str, environment: dict[str, str], keep: Path | None
     errors = child.stderr.read()
     _, status, usage = os.wait4(child.pid, 0)
     seconds = time.perf_counter() - begin
+    own = usage.ru_utime + usage.ru_stime
+    others = max(busy_s() - busy - own, 0.0)
     if status:
         raise SystemExit(f"{name} failed:\n{errors.decode()[-2000:]}")
     size = sum(path.stat().st_size for path in output.rglob("iket_*"))
@@ -85,11 +90,29 @@ def measure(run: Path, name: str, environment: dict[str, str], keep: Path | None
     shutil.rmtree(output)
     return {
         "s": round(seconds, 2),
-        "cpu_s": round(usage.ru_utime + usage.ru_stime, 2),
+        "cpu_s": round(own, 2),
+        "others_cpu_s": round(others, 2),
         "peak_mb": round(usage.ru_maxrss / 1024),
         "mb": round(size / 1e6, 1),
         "load": round(load, 1),
     }
+
+
+def busy_s() -> float:
+    """Seconds that the processors of the machine have been busy or taken away since it started."""
+    fields = Path("/proc/stat").read_text(encoding="ascii").split("\n", 1)[0].split()[1:9]
+    user, nice, system, _idle, _wait, irq, softirq, steal = map(int, fields)
+    return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
+
+
+def wait_until_idle(seconds: float) -> None:
+    """Returns once the machine does nothing else, at the latest after ``seconds``."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        before, begin = busy_s(), time.monotonic()
+        time.sleep(GLANCE_S)
+        if (busy_s() - before) / (time.monotonic() - begin) < IDLE * (os.cpu_count() or 1):
+            return
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -99,6 +122,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--stride", type=int, choices=(8, 16), default=16, help="bytes of an event")
     parser.add_argument("--formats", nargs="+", choices=FORMATS, default=["perfetto", "json", "json-gz"])
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--idle", type=float, default=0.0, metavar="SECONDS", help="wait so long for an idle machine")
     parser.add_argument("--folder", type=Path, help="where the files go meanwhile (default: the temporary folder)")
     parser.add_argument("--keep", type=Path, help="copy the outputs here")
     parser.add_argument("--json", type=Path, help="results file")
@@ -125,6 +149,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         for form in args.formats:
             runs = results["runs"][form] = []
             for _ in range(args.repeats):
+                wait_until_idle(args.idle)
                 runs.append(measure(run, form, chosen, args.keep))
                 print(f"{form:10}", runs[-1], flush=True)
     for form, runs in results["runs"].items():

@@ -17,6 +17,7 @@ from traces import EPOCH, TraceScript
 
 from warptrace.errors import WarptraceError
 from warptrace.export import iket_json, write_iket_json
+from warptrace.export.iket_json import Number, Text
 from warptrace.trace import RANGE_STACK, Problem, Trace
 from warptrace.wire import PayloadType as P
 
@@ -236,10 +237,32 @@ def test_everything_equals_the_columns(tmp_path: Path, validator: Any, trace: Tr
     columns(data, trace)
 
 
-@given(st.lists(st.integers(0, (1 << 64) - 1) | st.integers(0, 100_000), min_size=1))
-def test_digits(values: list[int]) -> None:
-    rows = iket_json.digits(np.array(values, np.uint64))
-    assert [row.tobytes().replace(b"\0", b"").decode() for row in rows] == [str(value) for value in values]
+numbers = st.integers(0, (1 << 64) - 1) | st.integers(0, 100_000) | st.integers(0, 9)
+texts = st.lists(st.binary(max_size=12), min_size=1, max_size=4)
+
+
+@given(st.lists(numbers, max_size=12), st.data())
+def test_rows_are_their_fields_one_after_another(values: list[int], data: st.DataObject) -> None:
+    """Also where the cells of a field are wider than all that stands before them."""
+    count = len(values)
+    column = np.array(values, np.uint64)
+    fields: list[Number | Text] = []
+    rows = [b""] * count
+    for kind in data.draw(st.lists(st.sampled_from(("number", "some", "text", "one")), min_size=1, max_size=5)):
+        if kind == "number":
+            fields.append(Number(column))
+            parts = [b"%d" % value for value in values]
+        elif kind == "some":
+            present = data.draw(st.lists(st.booleans(), min_size=count, max_size=count))
+            fields.append(Number(column, np.array(present, np.bool_)))
+            parts = [b"%d" % value if shown else b"" for value, shown in zip(values, present)]
+        else:
+            table = data.draw(texts)
+            index = data.draw(st.lists(st.integers(0, len(table) - 1), min_size=count, max_size=count))
+            fields.append(Text(table, np.array(index, np.int64)) if kind == "text" else Text(table[:1]))
+            parts = [table[i if kind == "text" else 0] for i in index]
+        rows = [row + part for row, part in zip(rows, parts)]
+    assert iket_json.render(count, fields) == b"".join(rows)
 
 
 @given(st.lists(st.lists(st.integers(0, 9)), min_size=1, max_size=3))

@@ -1,9 +1,8 @@
 """JSON in the shape that run-iket writes, so that scripts made for it work unchanged.
 
-Rows are formatted thousands at a time: a matrix of bytes with a row a record, in which the text that does not change
-is laid out once per variant of record and the numbers are filled in as columns of digits. Fields that are narrower in
-one row than in another leave zero bytes, which are dropped at the end. ``docs/outputs.md`` tells what every field
-means; the schema is ``schema/iket_trace.schema.json`` in this package.
+Rows are formatted thousands at a time, field by field: the text that does not change is made once per variant of
+record, numbers become columns of digits, and each field of all rows goes to its places at once. ``docs/outputs.md``
+tells what every field means; the schema is ``schema/iket_trace.schema.json`` in this package.
 """
 
 from __future__ import annotations
@@ -134,10 +133,77 @@ class Text:
     index: I64 | None = None
 
 
-def digits(values: U64) -> U8:
-    """(n, width) ASCII digits, leading zeros as zero bytes; ``width`` is that of the largest value."""
-    width = len(str(int(values.max(initial=0))))
-    groups = -(-width // 4)
+@dataclass(frozen=True)
+class _Cells:
+    """A field of all rows: its bytes stand at the end of cells of one width, ``length`` of them. One cell for all rows
+    where ``bytes`` is (1,)."""
+
+    bytes: NDArray[np.void]
+    length: I64 | int
+
+    @property
+    def width(self) -> int:
+        return self.bytes.itemsize
+
+    @property
+    def least(self) -> int:
+        return int(np.min(self.length))
+
+    def tails(self, length: int) -> NDArray[np.void]:
+        """The last ``length`` bytes of each cell."""
+        return np.ndarray(len(self.bytes), f"V{length}", self.bytes, self.width - length, (self.width,))
+
+
+def render(count: int, fields: Sequence[Number | Text]) -> bytes:
+    """``count`` rows of concatenated fields.
+
+    Field by field, the last first: what a cell holds before its bytes is overwritten by the fields before it.
+    """
+    if not count:
+        return b""
+    cells = {id(field): _cells(field) for field in fields}
+    columns = [cells[id(field)] for field in fields]
+    end = np.cumsum(np.broadcast_to(sum((column.length for column in columns), np.int64(0)), count))
+    out = np.empty(int(end[-1]), np.uint8)
+    before = sum(column.least for column in columns)
+    for column in reversed(columns):
+        before -= column.least
+        if column.width - column.least <= before:
+            _put(out, end, column.bytes)
+        else:  # it would reach into the row before
+            lengths = np.broadcast_to(column.length, count)
+            for length in np.unique(lengths).tolist():
+                rows = np.flatnonzero(lengths == length)
+                tails = column.tails(length)
+                _put(out, end[rows], tails if len(tails) == 1 else tails[rows])
+        end = end - column.length
+    return out.tobytes()
+
+
+def _put(out: U8, end: I64, cells: NDArray[np.void]) -> None:
+    """Writes cells so that they end at some places."""
+    if cells.itemsize:
+        places = np.ndarray(len(out) - cells.itemsize + 1, cells.dtype, out, 0, (1,))
+        places[end - cells.itemsize] = cells
+
+
+def _cells(field: Number | Text) -> _Cells:
+    if isinstance(field, Number):
+        digits, length = _digits(field.values)
+        return _Cells(digits, length if field.present is None else np.where(field.present, length, 0))
+    width = max(map(len, field.texts))
+    texts = b"".join(text.rjust(width, b"\0") for text in field.texts)
+    table = np.ndarray(len(field.texts), f"V{width}", texts)
+    lengths = np.array([len(text) for text in field.texts], np.int64)
+    if field.index is None:
+        return _Cells(table[:1], int(lengths[0]))
+    return _Cells(table[field.index], lengths[field.index] if len(set(lengths.tolist())) > 1 else width)
+
+
+def _digits(values: U64) -> tuple[NDArray[np.void], I64 | int]:
+    """(ASCII digits at the ends of cells, how many there are)."""
+    least, most = (len(str(int(value))) for value in (values.min(), values.max()))
+    groups = -(-most // 4)
     table = np.empty((len(values), groups), np.uint32)
     rest = values
     for group in range(groups - 1, 0, -1):
@@ -145,37 +211,10 @@ def digits(values: U64) -> U8:
         table[:, group] = _DIGITS4[(rest - quotient * np.uint64(10000)).astype(np.int64)]
         rest = quotient
     table[:, 0] = _DIGITS4[rest.astype(np.int64)]
-    out = table.view(np.uint8).reshape(len(values), -1)[:, 4 * groups - width :]
-    narrowest = len(str(int(values.min(initial=int(values.max(initial=0))))))
-    for place in range(width - narrowest):
-        out[values < np.uint64(10 ** (width - 1 - place)), place] = 0
-    return out
-
-
-def render(count: int, fields: Sequence[Number | Text]) -> bytes:
-    """``count`` rows of concatenated fields."""
-    parts = {id(field): _matrix(field) for field in fields}
-    width = sum(parts[id(field)].shape[1] for field in fields)
-    out = np.empty((count, width), np.uint8)
-    at = 0
-    for field in fields:
-        part = parts[id(field)]
-        out[:, at : at + part.shape[1]] = part
-        at += part.shape[1]
-    flat = out.reshape(-1)
-    present = flat != 0
-    return flat.tobytes() if present.all() else flat[present].tobytes()
-
-
-def _matrix(field: Number | Text) -> U8:
-    if isinstance(field, Number):
-        out = digits(field.values)
-        if field.present is not None:
-            out[~field.present] = 0
-        return out
-    width = max(map(len, field.texts))
-    table = np.frombuffer(b"".join(text.ljust(width, b"\0") for text in field.texts), np.uint8).reshape(-1, width)
-    return table if field.index is None else table[field.index]
+    length: I64 | int = least
+    for more in range(least, most):
+        length = length + (values >= np.uint64(10**more))
+    return table.view(f"V{4 * groups}")[:, 0], length
 
 
 # ------------------------------------------------------------------------------------------------------- writer

@@ -28,7 +28,7 @@ BESIDE = {
 FORMS = "kernel-overhead-h200-2026-11-30-forms.json"
 KERNELS = {
     "gemm_4096": ("GEMM 4096^3, tile 128x256", "1,816,584", "whole slots"),
-    "gemm_8192": ("GEMM 8192^3, tile 128x128", "27,808,264", "whole slots"),
+    "gemm_8192": ("GEMM 8192^3, tile 128x128", "27,808,264", "in turn"),
     "stream": ("16 M float additions, 3 events a warp", "1,572,864", "early events"),
     "entry_132": ("132 CTAs, one event a warp", "1,056", "early events"),
     "entry_8448": ("8,448 CTAs, one event a warp", "67,584", "early events"),
@@ -95,7 +95,8 @@ def test_kernel_overhead() -> None:
     wanted = []
     for workload, (name, events, form) in KERNELS.items():
         row = [name, events]
-        for one in (kernel_overhead(form, workload, "ours"), kernel_overhead("before", workload, "reference")):
+        beside = form if form == "in turn" else "before"
+        for one in (kernel_overhead(form, workload, "ours"), kernel_overhead(beside, workload, "reference")):
             if one is None:
                 row += ["-", "-"]
                 continue
@@ -103,6 +104,22 @@ def test_kernel_overhead() -> None:
             row.append(f"{one['ratio']:.3f} ({one['ratio_low']:.3f}-{one['ratio_high']:.3f})")
         wanted.append(row)
     assert table("kernel overhead") == wanted
+
+
+def test_tool_time() -> None:
+    found = results("tool-time-h200-2026-11-30.json")
+    ours, theirs, alone = *(found["figures"][api] for api in ("ours", "reference")), found["plain_seconds"]
+    rows = [["the program alone", f"{alone:.1f} s", "", "", "", ""]]
+    for name, one in (("warptrace", ours), ("run-iket", theirs)):
+        size = one["bytes"]
+        more = one["seconds"] - alone
+        rows.append([
+            name, f"{one['seconds']:.1f} s", f"{more:.1f} s", f"{one['records']:,}",
+            f"{size['json'] / 1e6:,.0f} MB", f"{size['pftrace'] / 1e6:,.0f} MB",
+        ])  # fmt: skip
+    assert table("tool time") == rows
+    assert ours["seconds"] - alone < 0.1 * (theirs["seconds"] - alone)
+    assert ours["compressed"]["bytes"]["gz"] < 0.1 * ours["bytes"]["json"]
 
 
 def test_postprocess_speed() -> None:

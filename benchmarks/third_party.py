@@ -149,7 +149,7 @@ def trimul(small: bool) -> Case:
     fused.load_state_dict(plain.state_dict())
     fused, half = fused.cuda().half().eval(), TriangleMultiplicativeUpdate().cuda().half()
     half.load_state_dict(plain.state_dict())
-    n = 8 if small else 128
+    n = 16 if small else 128
     z = random(1, n, n, 128).half()
     with torch.no_grad():
         run, how = make_graphed(fused, z)

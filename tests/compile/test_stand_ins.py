@@ -187,6 +187,12 @@ class Refusing:
         raise RuntimeError("no object is bound")
 
 
+class NoNames:
+    @property
+    def __dict__(self):
+        raise RuntimeError("no names")
+
+
 class Unset(NamedTuple):
     range_push: Any = None
     range_pop: Any = None
@@ -246,7 +252,7 @@ def test_modules_are_looked_through():
     library, other = ModuleType("library"), ModuleType("other")
     library.my_IKET_ = shim
     other.nvtx, other.tiket, other.proxy_iket = shim, "a ticket", Refusing()
-    modules = {"library": library, "other": other, "pack._iket_noop": module, "nothing": None, "odd": object()}
+    modules = {"nothing": None, "odd": NoNames(), "library": library, "other": other, "pack._iket_noop": module}
     finder = Finder()
     found = [(one.place, one.owner) for one in finder.new(modules)]
     assert found == [("library.my_IKET_", shim), ("pack._iket_noop", module)]

@@ -65,8 +65,8 @@ class Finder:
     def new(self, modules: Mapping[str, Any] = sys.modules) -> Iterator[StandIn]:
         """Stand-ins whose functions are as their library made them."""
         for module_name, module in list(modules.items()):
-            names = getattr(module, "__dict__", None)
-            if not isinstance(names, dict) or self._sizes.get(module_name) == len(names):
+            names = _names(module)
+            if names is None or self._sizes.get(module_name) == len(names):
                 continue
             owners = [(f"{module_name}.{n}", v) for n, v in list(names.items()) if isinstance(n, str) and _hinted(n)]
             if _hinted(module_name.rpartition(".")[2]):
@@ -103,8 +103,14 @@ def given(owner: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple
     return first[0], payload[0]
 
 
+def _names(module: Any) -> dict[Any, Any] | None:
+    with suppress(Exception):  # what stands among the modules, or in one, may raise whatever it is asked
+        return module.__dict__ if isinstance(module.__dict__, dict) else None
+    return None
+
+
 def _asked(owner: Any) -> bool:
-    with suppress(Exception):  # objects may raise whatever they are asked
+    with suppress(Exception):
         return is_stand_in(owner)
     return False
 

@@ -148,7 +148,9 @@ def test_the_truth_lies_within_the_symmetric_bounds(made: tuple[Bend, list[dict[
     truth = np.array([float(bend.at(t)) for t in times])
     sure, alike = (along([link], np.array(times, np.int64), symmetric=which) for which in (False, True))
     assert (np.abs(alike.middle - truth) <= alike.uncertainty + 2).all()
-    assert (alike.uncertainty <= sure.uncertainty + 2.1e-3).all()  # bounds that were widened, and rounding
+    # Away from pairs the second figure may be the wider: the smaller of both is stated.
+    shift = sure.nearest(alike.middle)
+    assert (np.abs(shift - truth) <= np.minimum(alike.farthest(shift), sure.farthest(shift)) + 2).all()
     assert (sure.farthest(sure.nearest(alike.middle)) >= sure.uncertainty - 1).all()
 
 

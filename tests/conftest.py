@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import signal
 import sys
 from functools import cache
 from pathlib import Path
@@ -13,6 +14,9 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 from gpu_results import GpuResults
+
+if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:  # under nohup; programs that tests start would ignore it too,
+    signal.signal(signal.SIGHUP, lambda number, frame: None)  # but what is handled is as ever in them
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import zlib
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -56,9 +57,10 @@ def test_events(data: st.DataObject) -> None:
     ns, track, name = (data.draw(column) for _ in range(3))
     kind = data.draw(st.lists(st.sampled_from([te.BEGIN, te.END, te.INSTANT]), min_size=count, max_size=count))
     arguments = data.draw(argument_columns(count))
-    encoded = te.events(
+    whole = te.Group(
+        te.END,
+        np.arange(count),
         np.array(ns, np.uint64),
-        np.array(kind, np.uint8),
         np.array(track, np.uint64),
         np.array(name, np.uint64),
         [
@@ -70,6 +72,8 @@ def test_events(data: st.DataObject) -> None:
             for rows in arguments
         ],
     )
+    kinds = [(one, np.flatnonzero(np.array(kind) == one)) for one in (te.BEGIN, te.END, te.INSTANT)]
+    encoded = te.block([replace(whole.part(rows), kind=one) for one, rows in kinds])
     packets = pb.Trace.FromString(encoded.tobytes()).packet
     assert len(packets) == count
     for i, packet in enumerate(packets):

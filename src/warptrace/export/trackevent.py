@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, BinaryIO, TypeVar
 
@@ -295,15 +295,6 @@ Column = TypeVar("Column", U64, U8)
 
 def _part(column: Column | int, rows: I64) -> Column | int:
     return column if isinstance(column, int) else column[rows]
-
-
-def events(
-    ns: U64, kind: U8, track: U64, name: U64, arguments: Sequence[Argument], links: Sequence[Link] = ()
-) -> U8:
-    """Packets of track events, one a row. ``name`` (an iid) is written for all but END events."""
-    whole = Group(END, np.arange(len(ns)), ns, track, name, arguments, links)
-    kinds = [(one, np.flatnonzero(kind == one)) for one in (BEGIN, END, INSTANT)]
-    return block([replace(whole.part(rows), kind=one) for one, rows in kinds])
 
 
 def block(groups: Sequence[Group]) -> U8:

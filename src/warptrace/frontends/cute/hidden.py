@@ -1,9 +1,10 @@
 """The hidden kernel parameters: how a kernel finds its trace memory on every launch path.
 
-Each kernel with events gets three more parameters: the control block's address, its region descriptor, and its launch
-word, which tells the stream (``wire.stream_word``). The host code that the DSL generates fills the first two from the
-*host cell* of this process (see ``warptrace.wire``), whose address it finds once through an environment variable that
-holds the process id too: a stale cache, an exported object or an inherited environment meets no cell and passes zeros,
+Each kernel with events gets five more parameters (``wire.hidden_parameters``): the control block's address, the region
+word, and what region headers have of the launch, its word included, which tells the stream (``wire.stream_word``). The
+host code that the DSL generates fills the first two from the *host cell* of this process (see ``warptrace.wire``),
+whose address it finds once through an environment variable that holds the process id too: a stale cache, an exported
+object or an inherited environment meets no cell and passes zeros,
 and then the kernel records nothing. It costs one load a launch; a callback into Python would cost a microsecond. The
 first launch on a device meets an empty cell and calls back once, so that memory is taken on the device that really
 launches; the second launch of a kernel whose number of events is not known calls back once more, so that its regions

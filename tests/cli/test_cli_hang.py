@@ -16,7 +16,9 @@ import pytest
 from command_line import environment
 
 import warptrace
-from warptrace.cli._processes import processes
+from warptrace.cli import _child
+from warptrace.cli._processes import processes, send
+from warptrace.runtime.options import DIRECTORY_ENV
 
 ROOT = Path(__file__).resolve().parents[2]
 FAKES = ROOT / "tests" / "fakes"
@@ -280,6 +282,27 @@ def test_all_processes_of_the_run_are_ended(tmp_path: Path) -> None:
     assert len(processes(tool.process.pid, mark)) >= 4
     assert tool.end() == 124, tool.stderr
     assert processes(tool.process.pid, mark) == set()
+
+
+def test_what_begins_while_processes_are_killed_is_killed_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A shell's command dies a while before the shell, which has begun the next one by then."""
+
+    def slowly_the_children_first(pids: set[int], number: int) -> None:
+        for pid in sorted(pids, reverse=True):
+            send({pid}, number)
+            time.sleep(0.3 if number == signal.SIGKILL else 0)
+
+    monkeypatch.setattr(_child, "send", slowly_the_children_first)
+    raw = tmp_path / "raw"
+    raw.mkdir()
+    shell = ["sh", "-c", "trap '' INT TERM; sleep 987; sleep 988; sleep 989; true"]
+    patience = _child.Patience(sigint=0.1, sigterm=0.1)
+    ended = _child.run_command(shell, {**os.environ, DIRECTORY_ENV: str(raw)}, None, raw, timeout=1, patience=patience)
+    assert (ended.status, ended.by) == (124, "timeout")
+    assert processes(-1, f"{DIRECTORY_ENV}={raw}".encode()) == set()
+    assert "still there" not in capsys.readouterr().err
 
 
 def test_a_timeout_that_is_no_time_is_refused(tmp_path: Path) -> None:

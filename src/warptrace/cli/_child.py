@@ -192,10 +192,19 @@ class _Run:
                 send(self._processes(), number)
                 if self._gone(seconds):
                     return
-        send(self._processes(), signal.SIGKILL)
-        if not self._gone(self._patience.sigkill):
+        if not self._killed():
             pids = ", ".join(map(str, sorted(self._processes())))
             warn(f"still there after SIGKILL: pid {pids}")
+
+    def _killed(self) -> bool:
+        """Kills all processes of the run, again and again: where one is killed before its parent, a shell that waits
+        for it may start its next command, which nobody has seen yet, before its own turn comes."""
+        deadline, interrupts = time.monotonic() + self._patience.sigkill, self._interrupts
+        while time.monotonic() <= deadline and self._interrupts == interrupts:
+            send(self._processes(), signal.SIGKILL)
+            if self._gone(LOOK_S):
+                return True
+        return False
 
     def _processes(self) -> set[int]:
         return processes(self._child.pid, f"{DIRECTORY_ENV}={self._raw}".encode())

@@ -74,23 +74,30 @@ def test_true_time_lies_within_the_stated_uncertainty(seed: int, duration: float
         error = np.abs(map_ns(clocks, regions, cycles) - ns)
         doubt = clocks.doubt(clocks.group, cycles - clocks.cycle0[clocks.group])
         assert (error <= doubt).all() and (doubt <= allowed + 1e-3).all()
-    assert (clocks.uncertainty <= 45 + WANDER / 2 * duration).all()
+    # An anchor says 40 ns at worst; a step that none shows may tilt the line by half of that.
+    assert (clocks.uncertainty <= 40 + 20 + 2 + WANDER / 2 * duration).all()
     assert clocks.violations.sum() == 0
     assert not clock_facts(clocks, 0)["rate_change"]
 
 
 def test_more_anchors_leave_less_uncertainty() -> None:
+    """In the middle: near the ends of a launch, where a step of the clock may be that none of them shows, it is an
+    anchor's own."""
     rng = np.random.default_rng(5)
-    worst = []
+    clock = steady(dict.fromkeys(range(8), 1.98))
+    sms = np.arange(8)
+    middle = []
     for warps in (1, 4, 32):
-        sm, start, end = spread_warps(rng, 8, 1, warps, 50_000.0)
-        regions = make_regions(sm, start, end, steady(dict.fromkeys(range(8), 1.98)))
-        worst.append(fit_clocks(regions, np.zeros(len(sm), np.int64), {}).uncertainty.max())
-    assert worst[2] < worst[1] < 36
+        sm, start, end = spread_warps(rng, 8, 3, warps, 50_000.0)
+        clocks = fit_clocks(make_regions(sm, start, end, clock), np.zeros(len(sm), np.int64), {})
+        middle.append(clocks.doubt(sms, clock(sms, np.full(8, 25_000.0)) - clocks.cycle0).max())
+    assert middle[2] < middle[1] < middle[0]
+    assert middle[2] < 34
     # Half of 32 + 2 x 4: nothing but one anchor at each end. 2.3 ns that a steady clock may wander meanwhile; a cycle
     # and the rounding.
-    assert worst[0] == pytest.approx(20 + 2.3 + 1, abs=0.3)
-    assert worst[2] < 27
+    sm, start, end = spread_warps(rng, 8, 1, 1, 50_000.0)
+    clocks = fit_clocks(make_regions(sm, start, end, clock), np.zeros(len(sm), np.int64), {})
+    assert clocks.uncertainty.max() == pytest.approx(20 + 2.3 + 1, abs=0.3)
 
 
 def step_clock(sm: np.ndarray, ns: np.ndarray) -> np.ndarray:
@@ -153,14 +160,20 @@ class History:
 
 
 def make_history(rng: np.random.Generator, kind: str, duration: float) -> History:
-    """``constant``; ``step``: one of 1 to 25 %; ``nudge``: by 0.01 to 1 %, and back; ``drift``: 25 % in a smooth wave;
-    ``walk``: a new rate every 2 to 60 us; ``dip``: short excursions from a constant rate."""
+    """``constant``; ``step``: one of 1 to 25 %; ``edge``: one, up or down, within 20 us of either end; ``nudge``: by
+    0.01 to 1 %, and back; ``drift``: 25 % in a smooth wave; ``walk``: a new rate every 2 to 60 us; ``dip``: short
+    excursions from a constant rate."""
     top = rng.choice([1.98, 1.755, 1.5])
     if kind == "constant":
         return History(np.zeros(1), np.array([top]))
     if kind == "step":
         at = rng.uniform(0, duration)
         return History(np.array([0.0, at]), np.array([1.98, 1.98 * rng.uniform(0.75, 0.99)]))
+    if kind == "edge":
+        away = 10 ** rng.uniform(2, np.log10(min(duration, 20_000)))
+        rate = np.array([1.98, 1.98 * rng.uniform(0.75, 0.99)])
+        at = away if rng.random() < 0.5 else duration - away
+        return History(np.array([0.0, at]), rate if rng.random() < 0.7 else rate[::-1])
     if kind == "nudge":
         begin = np.sort(rng.uniform(0, duration, 2))
         return History(np.concatenate([[0.0], begin]), top * (1 - np.array([0.0, 10 ** rng.uniform(-4, -2), 0.0])))
@@ -227,20 +240,25 @@ class Moving:
         return np.array(rows), np.array(doubts)
 
 
-KINDS = ("constant", "step", "nudge", "drift", "walk", "dip")
+KINDS = ("constant", "step", "edge", "nudge", "drift", "walk", "dip")
 
 
 @settings(max_examples=100, deadline=None)
+@example(seed=179849, kind="step", spacing=50_000.0, duration=150_000.0)  # 0.9 us before the end
+@example(seed=1192287816, kind="step", spacing=1_000.0, duration=150_000.0)
+@example(seed=3296600763, kind="step", spacing=50_000.0, duration=150_000.0)
+@example(seed=1441477807, kind="dip", spacing=50_000.0, duration=150_000.0)  # one SM's anchors do not show it
 @given(
     seed=st.integers(0, 2**32 - 1),
     kind=st.sampled_from(KINDS),
     spacing=st.sampled_from([1_000.0, 5_000.0, 50_000.0]),
-    duration=st.sampled_from([150_000.0, 1_000_000.0]),
+    duration=st.sampled_from([10_000.0, 150_000.0, 1_000_000.0]),
 )
 def test_a_moving_clock_lies_within_the_stated_uncertainty(
     seed: int, kind: str, spacing: float, duration: float
 ) -> None:
     assume(kind != "nudge" or spacing < 50_000.0)  # so small and so short that no anchor need show it
+    assume(spacing < duration / 3)  # else there are hardly any but those at its ends
     run = Moving.run(seed, kind, spacing, duration)
     error, doubt = run.errors()
     assert (np.abs(error) <= doubt).all()
@@ -250,7 +268,7 @@ def test_a_moving_clock_lies_within_the_stated_uncertainty(
     assert np.ptp(error, axis=0).max() <= np.sort(run.fitted.uncertainty)[-2:].sum()
     assert (run.fitted.grid.rate > 0).all()
     # Followed closely, all the same: a quarter of the clock moves inside a few microseconds.
-    if spacing == 1_000.0:
+    if spacing == 1_000.0 and duration > 10_000.0:
         assert np.median(np.abs(error)) < 15
         assert np.median(run.fitted.typical) < 100
 

@@ -58,6 +58,8 @@ HIDDEN = 2e-3
 """Relative: the rate may move so much, for a while, and no anchor of a line shows it."""
 MOVED = 1e-3
 """Relative change of rate from which a launch's clock counts as having moved."""
+UNSEEN = 10
+"""A clock moves by so many times the change that anchors prove, of which most see but the mean over some time."""
 BIN_SHIFT, BIN_ANCHORS = 10, 3
 """So many anchors are kept of every 1024 cycles of an SM, about half a microsecond."""
 PART_ANCHORS, MOST_THREADS = 1 << 15, 4
@@ -220,7 +222,10 @@ def fit_clocks(
     whole, uncertainty, rate_error = _fit_groups(thin, prior, spread)
     source = np.where(thin.span(thin.g) >= OWN_RATE_NS, "sm", source)
     lines, kept = _through_all(anchors, kept, prior, spread, whole, _lines(thin, whole, uncertainty, rate_error))
-    maps, bounds, moved = _follow(anchors, lines, _line_bounds(anchors, kept, lines), group_launch, nominal)
+    bounds, worst, typical = _line_bounds(anchors, kept, lines)
+    worst = np.maximum(lines.worst, worst)
+    known = replace(lines, worst=worst, surely=worst, typical=typical)
+    maps, bounds, moved = _follow(anchors, lines, known, bounds, group_launch, nominal)
     off = _distance(anchors, maps)
     worst = _worst(anchors, off)
     least = np.where(worst <= 0, 0.0, worst + MARGIN_NS)
@@ -468,13 +473,15 @@ def _edge(anchors: _Anchors, inside: F64, outside: F64, enough: F64) -> F64:
 @dataclass(frozen=True)
 class _Maps:
     """The maps of some groups, as in ClockMap. ``near``: how far the truth can be from a line at the anchors that it
-    was fitted to."""
+    was fitted to, or from another map, if its clock does nothing that no anchor shows;
+    ``surely``: whatever it does."""
 
-    COLUMNS: ClassVar = ("near", "worst", "typical", "rate_error", "fastest", "slowest")
+    COLUMNS: ClassVar = ("near", "worst", "surely", "typical", "rate_error", "fastest", "slowest")
 
     grid: envelope.Grid
     near: F64
     worst: F64
+    surely: F64
     typical: F64
     rate_error: F64
     fastest: F64
@@ -509,33 +516,43 @@ def _lines(anchors: _Anchors, fit: _Fit, uncertainty: F64, rate_error: F64) -> _
     span = anchors.span(anchors.g) if n else uncertainty
     near = np.maximum(uncertainty, _hidden(anchors, fit)) if n else uncertainty
     worst = near + WANDER / 2 * span
-    return _Maps(grid, near, worst, worst, rate_error + WANDER * fit.rate, fit.rate, fit.rate)
+    return _Maps(grid, near, worst, worst, worst, rate_error + WANDER * fit.rate, fit.rate, fit.rate)
 
 
-def _line_bounds(anchors: _Anchors, kept: Bool, lines: _Maps) -> envelope.Bounds:
-    """How far the truth can be from lines: what is known of them at the anchors that they were fitted to (``kept``),
-    and what a clock does whose rate moves by WANDER between those; other anchors say no more than they do by
-    themselves."""
+def _line_bounds(anchors: _Anchors, kept: Bool, lines: _Maps) -> tuple[envelope.Bounds, F64, F64]:
+    """(how far the truth can be from lines; how far at worst, how far typically, (g,)): what is known of them at the
+    anchors that they were fitted to (``kept``), and what a clock does whose rate moves by WANDER between those; other
+    anchors say no more than they do by themselves, nor do those near the ends, where a step may be that no anchor
+    shows."""
     if not len(anchors.first):
         none, zero = np.zeros(0), np.zeros(1, np.int64)
-        return envelope.Bounds(zero, none, none, none, none, none, zero[:0], zero, none, none)
+        return envelope.Bounds(zero, none, none, none, none, none, zero[:0], zero, none, none), none, none
     line, rate = lines.grid.value(anchors.cell, anchors.x), lines.grid.rate[anchors.cell]
+    ends = envelope.Ends.of(anchors.x, line, anchors.first)
     near, wander = lines.near[anchors.cell], WANDER * rate
     own = np.maximum(line - anchors.g, anchors.g + TICK_NS - line) + MARGIN_NS
-    away = np.where(kept, near, np.maximum(near, own))
-    limits = envelope.Limits(rate - wander, rate + wander)
-    low, high = envelope.sweep(envelope.Anchors(anchors.x, line - away, line + away, anchors.first), limits)
+    # A step in a long gap near an end tilts the line, by what anchors leave open over the rest of it.
+    rest = anchors.span(anchors.x)[anchors.cell] - ends.gap
+    tilt = np.where(rest > 2 * ends.gap, (TICK_NS + 2 * MARGIN_NS) * ends.gap / np.maximum(rest, 1.0), 0.0)
+    away = np.where(kept & ~ends.near, near, np.maximum(near, own)) + tilt
+    limits = envelope.Limits(rate - wander - ends.play, rate + wander + ends.play)
+    _, high = envelope.sweep(envelope.Anchors(anchors.x, line - away, line + away, anchors.first), limits)
     away = high - line
     step = np.diff(anchors.x, append=0.0)
     last = anchors.first + anchors.counts - 1
     step[last] = 0.0
-    between = np.where(step > 0, (away + np.append(away[1:], 0.0) + wander * step) / 2, away)
+    following = np.append(away[1:], 0.0)
+    # One step in a gap takes the clock no farther off than it is at the gap's ends.
+    wander += np.where(ends.play > 0, np.abs(following - away) / np.where(step > 0, step, 1.0), 0.0)
+    limits = envelope.Limits(rate - wander, rate + wander)
+    between = np.where(step > 0, (away + following + wander * step) / 2, away)
     most, least = np.maximum(_worst(anchors, between), lines.near), lines.near
     first, cells = np.append(anchors.first, len(anchors.x)), np.arange(len(least) + 1)
     shift = np.full(len(least), ONE_CELL)
-    bounds = envelope.Bounds(first, anchors.x, low, high, limits.fast, limits.slow, shift, cells, most, least)
+    bounds = envelope.Bounds(first, anchors.x, line - away, high, limits.fast, limits.slow, shift, cells, most, least)
     long = np.flatnonzero(most > least + envelope.LOOSE_NS)
-    return _divided(bounds, lines, long) if len(long) else bounds
+    typical = _median(envelope.Anchors(anchors.x, bounds.low, high, anchors.first), between)
+    return _divided(bounds, lines, long) if len(long) else bounds, most, typical
 
 
 def _divided(bounds: envelope.Bounds, lines: _Maps, groups: I64) -> envelope.Bounds:
@@ -548,11 +565,27 @@ def _divided(bounds: envelope.Bounds, lines: _Maps, groups: I64) -> envelope.Bou
     begin = (np.arange(cells[-1]) - cells[of]) << shift[of]
     end = np.minimum(begin + (1 << shift[of]), last[of].astype(np.int64))
     ends = [bounds.away(lines.grid, groups[of], at)[0] for at in (begin, end)]
-    play = WANDER * lines.grid.rate[groups[of]] * (end - begin)
     which = np.zeros(len(bounds.shift), np.bool_)
     which[groups] = True
-    part = replace(bounds.some(which), shift=shift, cells=cells, most=(sum(ends) + play) / 2, least=np.minimum(*ends))
+    part = bounds.some(which)
+    most = np.maximum(*ends)
+    for group, x, away in _breaks(part):
+        last_cell = cells[group + 1] - 1
+        np.maximum.at(most, np.minimum(cells[group] + (x.astype(np.int64) >> shift[group]), last_cell), away)
+    part = replace(part, shift=shift, cells=cells, most=most, least=np.minimum(*ends))
     return bounds.put(groups, part)
+
+
+def _breaks(lines: envelope.Bounds) -> list[tuple[I64, F64, F64]]:
+    """Where what is known of lines may be least, that is at anchors and once between two: (group, cycle, ns that the
+    truth can be away)."""
+    group = np.repeat(np.arange(len(lines.shift)), np.diff(lines.first))
+    away, play = (lines.high - lines.low) / 2, (lines.slow - lines.fast) / 2
+    gap = np.flatnonzero(group[1:] == group[:-1])
+    step, rise = lines.x[gap + 1] - lines.x[gap], away[gap + 1] - away[gap]
+    far = np.clip(step / 2 + rise / (2 * play[gap]), 0.0, step)
+    between = np.minimum(away[gap] + play[gap] * far, away[gap + 1] + play[gap] * (step - far))
+    return [(group, lines.x, away), (group[gap], lines.x[gap] + far, between)]
 
 
 def _through_all(
@@ -606,33 +639,38 @@ def _worst(anchors: _Anchors, values: F64) -> F64:
 
 
 def _follow(
-    anchors: _Anchors, lines: _Maps, bounds: envelope.Bounds, launch: I64, nominal: F64
+    anchors: _Anchors, lines: _Maps, known: _Maps, bounds: envelope.Bounds, launch: I64, nominal: F64
 ) -> tuple[_Maps, envelope.Bounds, F64]:
-    """(the maps, how far the truth can be from them, the change of rate that each group's launch shows), given lines.
+    """(the maps, how far the truth can be from them, the change of rate that each group's launch shows), given lines,
+    by themselves and with all that is ``known`` of them.
 
     Groups whose anchors fit no line get a map that follows them; so do those where that says more. In a launch whose
-    clock moved, the rest get one too: nothing says that it did not move in them.
+    clock moved, the rest get one too: nothing says that it did not move in them. What anchors show of the rate bounds
+    nothing where they show no motion although the launch's do.
     """
     moved = np.zeros(len(lines.worst))
     if not len(moved):
-        return lines, bounds, moved
+        return known, bounds, moved
     bent = _worst(anchors, _distance(anchors, lines)) > BENT_NS
     worth = (anchors.span(anchors.g) >= TRY_NS) & (anchors.counts >= TRY_ANCHORS)
     fast, slow = _widest(lines, launch, nominal)
     groups = np.flatnonzero((bent | worth) & (anchors.span(anchors.x) > 0))
-    maps, own = lines, moved.copy()
+    widest = envelope.Limits(fast, slow)
+    maps, own = known, moved.copy()
     if len(groups):
-        found, limits, own[groups] = _envelopes(anchors, groups, fast, slow, bent | worth)
-        better = bent[groups] | (found.worst < lines.worst[groups])
-        maps, bounds = lines.put(groups[better], found.some(better)), bounds.put(groups[better], limits.some(better))
+        found, limits, own[groups] = _envelopes(anchors, groups, widest, widest, bent | worth)
+        better = bent[groups] | (found.near < lines.worst[groups])
+        maps, bounds = maps.put(groups[better], found.some(better)), bounds.put(groups[better], limits.some(better))
     moved = _launch_motion(own, launch)
     rest = np.flatnonzero((moved > MOVED) & ~bent & (anchors.span(anchors.x) > 0))
     if len(rest):
-        low, high = lines.slowest[rest] * (1 - 2 * moved[rest]), lines.slowest[rest] * (1 + 2 * moved[rest])
-        fast[rest], slow[rest] = np.maximum(fast[rest], low), np.minimum(slow[rest], high)
-        found, limits, _ = _envelopes(anchors, rest, fast, slow, worth)
+        low, high = lines.slowest[rest] * (1 - UNSEEN * moved[rest]), lines.slowest[rest] * (1 + UNSEEN * moved[rest])
+        inner = envelope.Limits(fast.copy(), slow.copy())
+        inner.fast[rest], inner.slow[rest] = np.maximum(fast[rest], low), np.minimum(slow[rest], high)
+        found, limits, _ = _envelopes(anchors, rest, widest, inner, worth)
         maps, bounds = maps.put(rest, found), bounds.put(rest, limits)
-    return maps, bounds, moved
+    quiet = (moved > MOVED) & (own < MOVED)
+    return replace(maps, worst=np.where(quiet, maps.surely, maps.worst)), bounds, moved
 
 
 def _widest(lines: _Maps, launch: I64, nominal: F64) -> tuple[F64, F64]:
@@ -660,15 +698,15 @@ def _launch_motion(own: F64, launch: I64) -> F64:
 
 
 def _envelopes(
-    anchors: _Anchors, groups: I64, fast: F64, slow: F64, trusted: Bool
+    anchors: _Anchors, groups: I64, widest: envelope.Limits, inner: envelope.Limits, trusted: Bool
 ) -> tuple[_Maps, envelope.Bounds, F64]:
     """(maps that follow the anchors, how far the truth can be from them, the change of rate that they prove) of some
-    groups, part by part: the arrays of a part stay in the cache. ``fast``, ``slow``, ``trusted``: of all groups, see
+    groups, part by part: the arrays of a part stay in the cache. ``widest``, ``inner``, ``trusted``: of all groups, see
     :func:`envelope.fit_envelope`."""
     total = np.cumsum(anchors.counts[groups]) // PART_ANCHORS
     parts = np.split(groups, np.flatnonzero(np.diff(total)) + 1)
     with ThreadPoolExecutor(min(len(parts), os.cpu_count() or 1, MOST_THREADS)) as pool:
-        found = list(pool.map(lambda part: _envelope(anchors, part, fast[part], slow[part], trusted[part]), parts))
+        found = list(pool.map(lambda part: _envelope(anchors, part, widest, inner, trusted), parts))
     maps, bounds, moved = zip(*found, strict=True)
     return _joined(list(maps)), envelope.Bounds.joined(list(bounds)), np.concatenate(moved)
 
@@ -682,10 +720,12 @@ def _joined(parts: list[_Maps]) -> _Maps:
 
 
 def _envelope(
-    anchors: _Anchors, groups: I64, fast: F64, slow: F64, trusted: Bool
+    anchors: _Anchors, groups: I64, widest: envelope.Limits, inner: envelope.Limits, trusted: Bool
 ) -> tuple[_Maps, envelope.Bounds, F64]:
-    """As :func:`_envelopes`, with the limits of just these groups."""
-    e = envelope.fit_envelope(_bounds_of(anchors, groups), fast, slow, trusted)
+    """As :func:`_envelopes`, of one part."""
+    fast, slow = widest.fast[groups], widest.slow[groups]
+    within = envelope.Limits(inner.fast[groups], inner.slow[groups])
+    e = envelope.fit_envelope(_bounds_of(anchors, groups), fast, slow, within, trusted[groups])
     a = e.anchors
     last = a.x[a.first + a.counts - 1]
     cells = np.maximum(last / (CELLS * a.counts), 1.0)
@@ -696,8 +736,9 @@ def _envelope(
     rate_error = e.limits.slow[gap] - e.limits.fast[gap]
     mean = (e.low[gap + 1] + e.high[gap + 1] - e.low[a.first] - e.high[a.first]) / 2 / (a.x[gap + 1] - a.x[a.first])
     fastest, slowest = (np.where(np.isfinite(r), r, mean) for r in (e.fastest, e.slowest))
-    worst = np.maximum.reduceat(away, a.first)
-    return _Maps(grid, worst, worst, _median(a, away), rate_error, fastest, slowest), bounds, e.moved
+    near, worst, surely = (np.maximum.reduceat(one, a.first) for one in (away.show, away.ends, away.surely))
+    typical = _median(a, away.ends)
+    return _Maps(grid, near, worst, surely, typical, rate_error, fastest, slowest), bounds, e.moved
 
 
 def _bounds_of(anchors: _Anchors, groups: I64) -> envelope.Anchors:

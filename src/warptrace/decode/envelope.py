@@ -36,6 +36,15 @@ BESIDE = 2
 """Stretches on either side that must agree for a clock to count as steady."""
 WANDER = 1e-4
 """Relative: a steady clock's rate moves by so much where no anchor can see it (H200: 25 ns in 0.5 ms)."""
+END_NS, HIDDEN_NS = 20_000.0, 40.0
+"""So near to a group's first or last anchor, none beyond it tells that its rate has moved: a step there looks as a
+steady clock does up to the width of an anchor's bounds, 40 ns. From 20 us on that is less than 0.2 %."""
+STEEP_NS = 60.0
+"""A clock of which less is thought to be open than a step may do, can be so much farther off at the outer anchor of a
+long gap."""
+LONG_NS, LONGEST_NS = 500.0, 100_000.0
+"""Gaps near the ends of such lengths may hide a step of some % close to their outer anchor. In longer ones, a clock
+that shows steady is taken at its word."""
 EMPTY_NS = 1e-3
 """Rounding of the sums below is far less."""
 MOST_OUTLIERS = 32
@@ -80,17 +89,16 @@ class Limits:
     fast: F64
     slow: F64
 
-    def within(self, other: Limits) -> Limits:
-        """Both limits at once; where they exclude each other, the other's."""
-        fast, slow = np.maximum(self.fast, other.fast), np.minimum(self.slow, other.slow)
-        ok = fast <= slow
-        return Limits(np.where(ok, fast, other.fast), np.where(ok, slow, other.slow))
+    def wider(self, play: F64, most: Limits) -> Limits:
+        """Wider by ``play`` on either side, but no wider than ``most``."""
+        return Limits(np.maximum(self.fast - play, most.fast), np.minimum(self.slow + play, most.slow))
 
 
 @dataclass(frozen=True)
 class Envelope:
     """Bounds at the anchors that were used. ``limits``: those that hold between them; ``sure_low``, ``sure_high`` and
-    ``sure``: the same where nothing is taken from what anchors say of the rate; ``moved`` (g,): the largest
+    ``sure``: the same where nothing is taken from what anchors say of the rate; ``ends``: where nothing should be;
+    ``moved`` (g,): the largest
     relative change of the rate that the anchors prove; ``fastest``, ``slowest`` (g,): mean ns per cycle of stretches
     of 10 us or more, NaN where there is none. ``outliers`` (all anchors,): set aside."""
 
@@ -101,6 +109,7 @@ class Envelope:
     sure_low: F64
     sure_high: F64
     sure: Limits
+    ends: Ends
     moved: F64
     fastest: F64
     slowest: F64
@@ -183,9 +192,44 @@ def sweep(anchors: Anchors, limits: Limits) -> tuple[F64, F64]:
     return _Sweep.of(anchors, limits).bounds()
 
 
+@dataclass(frozen=True)
+class Ends:
+    """The gaps near the ends of groups, where a step of the rate need not show. ``near`` (n,): anchors there, or at the
+    other end of such a gap; ``play`` (n,): ns per cycle by which the mean rate from each anchor to the next may be off
+    what the rest of its group tells, 0 elsewhere; ``long`` (n,): those of LONG_NS to LONGEST_NS; ``outer`` (n,):
+    anchors that end such a one on its outer side, ``gap`` (n,) its length in cycles, else 0."""
+
+    near: Bool
+    play: F64
+    long: Bool
+    outer: Bool
+    gap: F64
+
+    @classmethod
+    def of(cls, x: F64, t: F64, first: I64) -> Ends:
+        """Given cycles, and about the ns, of the anchors of groups."""
+        count = np.diff(first, append=len(x))
+        last = first + count - 1
+        step, length = np.diff(x, append=0.0), np.diff(t, append=0.0)
+        inner = np.ones(len(x), np.bool_)
+        inner[last] = False
+        early = inner & (t - np.repeat(t[first], count) < END_NS)
+        late = inner & (np.repeat(t[last], count) - t - length < END_NS)
+        either = early | late
+        near = either.copy()
+        near[1:] |= either[:-1]
+        play = np.where(either & (step > 0), HIDDEN_NS / np.where(step > 0, step, 1.0), 0.0)
+        long = either & (length > LONG_NS) & (length < LONGEST_NS)
+        before = np.where(early & long, step, 0.0)
+        after = np.append(0.0, np.where(late & long, step, 0.0)[:-1])
+        gap = np.maximum(before, after)
+        return cls(near, play, long, gap > 0, gap)
+
+
 # ---------------------------------------------------------------------------------------------------------- fitting
-def fit_envelope(anchors: Anchors, fast: F64, slow: F64, trusted: Bool) -> Envelope:
-    """The envelope of every group, whose rate is between ``fast`` and ``slow`` (g,) ns per cycle in any case.
+def fit_envelope(anchors: Anchors, fast: F64, slow: F64, inner: Limits, trusted: Bool) -> Envelope:
+    """The envelope of every group, whose rate is between ``fast`` and ``slow`` (g,) ns per cycle in any case, and
+    within ``inner`` (g,) but for what no anchor shows near the group's ends.
 
     Anchors that contradict the others even so are set aside, one after the other, the one with most contradictions
     first. Every group has two anchors or more. ``trusted`` (g,): its anchors may tell closer limits.
@@ -193,7 +237,8 @@ def fit_envelope(anchors: Anchors, fast: F64, slow: F64, trusted: Bool) -> Envel
     outliers = _outliers(anchors, fast, slow)
     used = anchors.take(~outliers) if outliers.any() else anchors
     counts = used.counts
-    wide = Limits(np.repeat(fast, counts), np.repeat(slow, counts))
+    most = Limits(np.repeat(fast, counts), np.repeat(slow, counts))
+    wide = Limits(np.repeat(inner.fast, counts), np.repeat(inner.slow, counts))
     sure_low, sure_high = _ordered(*_Sweep.of(used, wide).bounds())
     rates = _Rates(used, np.repeat(np.arange(len(counts)), counts), sure_low, sure_high)
     limits, moved = rates.limits(wide)
@@ -201,7 +246,14 @@ def fit_envelope(anchors: Anchors, fast: F64, slow: F64, trusted: Bool) -> Envel
     limits = Limits(np.where(free, wide.fast, limits.fast), np.where(free, wide.slow, limits.slow))
     low, high, limits = _consistent(used, limits, wide)
     fastest, slowest = rates.extremes()
-    return Envelope(used, low, high, limits, sure_low, sure_high, wide, moved, fastest, slowest, outliers)
+    ends = Ends.of(used.x, (used.low + used.high) / 2, used.first)
+    narrow = (wide.fast > most.fast) | (wide.slow < most.slow)
+    if narrow.any():
+        wide = wide.wider(ends.play, most)
+        sure_low, sure_high = _ordered(*_Sweep.of(used, wide).bounds())
+        more = np.where(ends.outer & narrow, STEEP_NS, 0.0)
+        sure_low, sure_high = sure_low - more, sure_high + more
+    return Envelope(used, low, high, limits, sure_low, sure_high, wide, ends, moved, fastest, slowest, outliers)
 
 
 def _ordered(low: F64, high: F64) -> tuple[F64, F64]:
@@ -497,9 +549,19 @@ class Grid:
         return result
 
 
-def draw(envelope: Envelope, shift: I64) -> tuple[Grid, F64, Bounds]:
-    """(the maps along the middles of the envelopes, how far (n,) ns the truth can be from them between each anchor and
-    the next, how far at each place for sure). ``shift`` (g,): see Grid."""
+@dataclass(frozen=True)
+class Away:
+    """How far (n,) ns the truth can be from maps between each anchor and the next: if a clock does nothing that anchors
+    do not ``show``; if it does, but only near the ``ends`` of its group; and ``surely``."""
+
+    show: F64
+    ends: F64
+    surely: F64
+
+
+def draw(envelope: Envelope, shift: I64) -> tuple[Grid, Away, Bounds]:
+    """(the maps along the middles of the envelopes; how far the truth can be from them; how far at each place for
+    sure). ``shift`` (g,): see Grid."""
     a = envelope.anchors
     even = shift != ONE_CELL
     last = a.x[a.first + a.counts - 1].astype(np.int64)
@@ -526,7 +588,8 @@ def draw(envelope: Envelope, shift: I64) -> tuple[Grid, F64, Bounds]:
     low, high = _between(sure, gap, x)
     away = np.maximum(high - t, t - low)
     most, least = np.maximum(away[cell], away[cell + 1]), np.minimum(away[cell], away[cell + 1])
-    _farthest(sure, grid, most)
+    surely = _farthest(sure, grid, most)
+    hidden = np.where(envelope.ends.play > 0, np.minimum(_at_ends(sure, grid), surely), 0.0)
     # Between dense anchors a cell says enough.
     silence = np.maximum(a.steps()[gap[cell]], a.steps()[gap[cell + 1]])
     dense = even[group[cell]] & (silence < SILENCE * (x[cell + 1] - x[cell]))
@@ -534,7 +597,7 @@ def draw(envelope: Envelope, shift: I64) -> tuple[Grid, F64, Bounds]:
     anchors, limits = np.append(a.first, len(a.x)), sure.limits
     as_map = np.full(len(a.first), AS_MAP)
     bounds = Bounds(anchors, a.x, sure.low, sure.high, limits.fast, limits.slow, as_map, first, most, least)
-    return grid, worst, bounds
+    return grid, Away(worst, np.maximum(worst, hidden), surely), bounds
 
 
 def _gap_of(a: Anchors, group: I64, x: F64) -> I64:
@@ -588,6 +651,15 @@ def _farthest(e: Envelope, grid: Grid, most: F64 | None = None) -> F64:
             _raise(grid, most, group[gap], a.x[gap] + at, away)
         worst[gap] = np.maximum(worst[gap], away)
     return worst
+
+
+def _at_ends(e: Envelope, grid: Grid) -> F64:
+    """How far a clock can be from the map between each anchor and the next, (n,), that makes one step there: as far as
+    at the anchors, and half of what it leaves open between them; all of it in a long gap, in which it tilts the map."""
+    here = grid.value(np.repeat(np.arange(len(e.anchors.first)), e.anchors.counts), e.anchors.x)
+    away = np.maximum(e.high - here, here - e.low)
+    result: F64 = np.maximum(away, np.append(away[1:], 0.0)) + np.where(e.ends.long, HIDDEN_NS, HIDDEN_NS / 2)
+    return result
 
 
 def _raise(grid: Grid, most: F64, group: I64, x: F64, away: F64) -> None:

@@ -247,6 +247,7 @@ KINDS = ("constant", "step", "edge", "nudge", "drift", "walk", "dip")
 @example(seed=179849, kind="step", spacing=50_000.0, duration=150_000.0)  # 0.9 us before the end
 @example(seed=1192287816, kind="step", spacing=1_000.0, duration=150_000.0)
 @example(seed=3296600763, kind="step", spacing=50_000.0, duration=150_000.0)
+@example(seed=807339249, kind="edge", spacing=5_000.0, duration=1_000_000.0)
 @example(seed=1441477807, kind="dip", spacing=50_000.0, duration=150_000.0)  # one SM's anchors do not show it
 @given(
     seed=st.integers(0, 2**32 - 1),

@@ -473,8 +473,7 @@ def _edge(anchors: _Anchors, inside: F64, outside: F64, enough: F64) -> F64:
 @dataclass(frozen=True)
 class _Maps:
     """The maps of some groups, as in ClockMap. ``near``: how far the truth can be from a line at the anchors that it
-    was fitted to, or from another map, if its clock does nothing that no anchor shows;
-    ``surely``: whatever it does."""
+    was fitted to, or from another map, if its clock does nothing that no anchor shows; ``surely``: whatever it does."""
 
     COLUMNS: ClassVar = ("near", "worst", "surely", "typical", "rate_error", "fastest", "slowest")
 
@@ -529,12 +528,8 @@ def _line_bounds(anchors: _Anchors, kept: Bool, lines: _Maps) -> tuple[envelope.
         return envelope.Bounds(zero, none, none, none, none, none, zero[:0], zero, none, none), none, none
     line, rate = lines.grid.value(anchors.cell, anchors.x), lines.grid.rate[anchors.cell]
     ends = envelope.Ends.of(anchors.x, line, anchors.first)
-    near, wander = lines.near[anchors.cell], WANDER * rate
-    own = np.maximum(line - anchors.g, anchors.g + TICK_NS - line) + MARGIN_NS
-    # A step in a long gap near an end tilts the line, by what anchors leave open over the rest of it.
-    rest = anchors.span(anchors.x)[anchors.cell] - ends.gap
-    tilt = np.where(rest > 2 * ends.gap, (TICK_NS + 2 * MARGIN_NS) * ends.gap / np.maximum(rest, 1.0), 0.0)
-    away = np.where(kept & ~ends.near, near, np.maximum(near, own)) + tilt
+    away = _line_away(anchors, kept, lines, line, ends)
+    wander = WANDER * rate
     limits = envelope.Limits(rate - wander - ends.play, rate + wander + ends.play)
     _, high = envelope.sweep(envelope.Anchors(anchors.x, line - away, line + away, anchors.first), limits)
     away = high - line
@@ -553,6 +548,17 @@ def _line_bounds(anchors: _Anchors, kept: Bool, lines: _Maps) -> tuple[envelope.
     long = np.flatnonzero(most > least + envelope.LOOSE_NS)
     typical = _median(envelope.Anchors(anchors.x, bounds.low, high, anchors.first), between)
     return _divided(bounds, lines, long) if len(long) else bounds, most, typical
+
+
+def _line_away(anchors: _Anchors, kept: Bool, lines: _Maps, line: F64, ends: envelope.Ends) -> F64:
+    """How far (n,) ns the truth can be from lines, which have the value ``line`` there, at each anchor by itself."""
+    near = lines.near[anchors.cell]
+    own = np.maximum(line - anchors.g, anchors.g + TICK_NS - line) + MARGIN_NS
+    # A step in a long gap near an end tilts the line, by what anchors leave open over the rest of it.
+    rest = anchors.span(anchors.x)[anchors.cell] - ends.gap
+    tilt = np.where(rest > 2 * ends.gap, (TICK_NS + 2 * MARGIN_NS) * ends.gap / np.maximum(rest, 1.0), 0.0)
+    result: F64 = np.where(kept & ~ends.near, near, np.maximum(near, own)) + tilt
+    return result
 
 
 def _divided(bounds: envelope.Bounds, lines: _Maps, groups: I64) -> envelope.Bounds:
@@ -645,8 +651,8 @@ def _follow(
     by themselves and with all that is ``known`` of them.
 
     Groups whose anchors fit no line get a map that follows them; so do those where that says more. In a launch whose
-    clock moved, the rest get one too: nothing says that it did not move in them. What anchors show of the rate bounds
-    nothing where they show no motion although the launch's do.
+    clock moved, the rest get one too: nothing says that it did not move in them. Where anchors show no motion although
+    the launch's do, no more is known than of those that do.
     """
     moved = np.zeros(len(lines.worst))
     if not len(moved):
@@ -670,7 +676,9 @@ def _follow(
         found, limits, _ = _envelopes(anchors, rest, widest, inner, worth)
         maps, bounds = maps.put(rest, found), bounds.put(rest, limits)
     quiet = (moved > MOVED) & (own < MOVED)
-    return replace(maps, worst=np.where(quiet, maps.surely, maps.worst)), bounds, moved
+    theirs = _medians(maps.worst, launch, (moved > MOVED) & ~quiet)
+    worst = np.where(quiet, np.clip(theirs, maps.worst, np.maximum(maps.surely, maps.worst)), maps.worst)
+    return replace(maps, worst=worst), bounds, moved
 
 
 def _widest(lines: _Maps, launch: I64, nominal: F64) -> tuple[F64, F64]:
@@ -694,6 +702,17 @@ def _launch_motion(own: F64, launch: I64) -> F64:
     pick = order[first + (counts >= 3)]
     result = np.zeros(int(launch.max()) + 1)
     result[launch[pick]] = own[pick]
+    return result[launch]
+
+
+def _medians(values: F64, launch: I64, which: Bool) -> F64:
+    """The median of the values ``which`` are of each group's launch, 0 without any."""
+    rows = np.flatnonzero(which)
+    order = rows[np.lexsort((values[rows], launch[rows]))]
+    count = np.bincount(launch[rows], minlength=int(launch.max()) + 1)
+    middle = np.cumsum(count) - count + count // 2
+    result = np.zeros(len(count))
+    result[count > 0] = values[order[middle[count > 0]]]
     return result[launch]
 
 

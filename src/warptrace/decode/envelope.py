@@ -40,8 +40,8 @@ END_NS, HIDDEN_NS = 20_000.0, 40.0
 """So near to a group's first or last anchor, none beyond it tells that its rate has moved: a step there looks as a
 steady clock does up to the width of an anchor's bounds, 40 ns. From 20 us on that is less than 0.2 %."""
 STEEP_NS = 60.0
-"""A clock of which less is thought to be open than a step may do, can be so much farther off at the outer anchor of a
-long gap."""
+"""A step in a long gap near the ends takes a clock so much farther off than its anchors say, in the gap and at its
+outer anchor: of 40,000 made-up ones, none more."""
 LONG_NS, LONGEST_NS = 500.0, 100_000.0
 """Gaps near the ends of such lengths may hide a step of some % close to their outer anchor. In longer ones, a clock
 that shows steady is taken at its word."""
@@ -98,9 +98,8 @@ class Limits:
 class Envelope:
     """Bounds at the anchors that were used. ``limits``: those that hold between them; ``sure_low``, ``sure_high`` and
     ``sure``: the same where nothing is taken from what anchors say of the rate; ``ends``: where nothing should be;
-    ``moved`` (g,): the largest
-    relative change of the rate that the anchors prove; ``fastest``, ``slowest`` (g,): mean ns per cycle of stretches
-    of 10 us or more, NaN where there is none. ``outliers`` (all anchors,): set aside."""
+    ``moved`` (g,): the largest relative change of the rate that the anchors prove; ``fastest``, ``slowest`` (g,): mean
+    ns per cycle of stretches of 10 us or more, NaN where there is none. ``outliers`` (all anchors,): set aside."""
 
     anchors: Anchors
     low: F64
@@ -655,10 +654,10 @@ def _farthest(e: Envelope, grid: Grid, most: F64 | None = None) -> F64:
 
 def _at_ends(e: Envelope, grid: Grid) -> F64:
     """How far a clock can be from the map between each anchor and the next, (n,), that makes one step there: as far as
-    at the anchors, and half of what it leaves open between them; all of it in a long gap, in which it tilts the map."""
+    at the anchors, and half of what it leaves open between them; more in a long gap, in which it tilts the map."""
     here = grid.value(np.repeat(np.arange(len(e.anchors.first)), e.anchors.counts), e.anchors.x)
     away = np.maximum(e.high - here, here - e.low)
-    result: F64 = np.maximum(away, np.append(away[1:], 0.0)) + np.where(e.ends.long, HIDDEN_NS, HIDDEN_NS / 2)
+    result: F64 = np.maximum(away, np.append(away[1:], 0.0)) + np.where(e.ends.long, STEEP_NS, HIDDEN_NS / 2)
     return result
 
 

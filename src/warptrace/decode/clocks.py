@@ -58,6 +58,8 @@ HIDDEN = 2e-3
 """Relative: the rate may move so much, for a while, and no anchor of a line shows it."""
 MOVED = 1e-3
 """Relative change of rate from which a launch's clock counts as having moved."""
+QUIET = 0.25
+"""An SM whose anchors show less than this share of what its launch's do, shows nothing of it."""
 UNSEEN = 10
 """A clock moves by so many times the change that anchors prove, of which most see but the mean over some time."""
 BIN_SHIFT, BIN_ANCHORS = 10, 3
@@ -89,7 +91,9 @@ class ClockMap:
     %globaltimer; ``grid`` counts from there.
 
     ``uncertainty`` (g,) ns: how far the truth can be from the map at worst, anywhere up to the ``last`` anchor (in
-    cycles since cycle0); ``rate_error`` ns more per cycle behind it. ``typical`` (g,): the same where it is median.
+    cycles since cycle0), if its clock is steady where no anchor shows otherwise; ``rate_error`` ns more per cycle
+    behind it. ``certain`` (g,): the same whatever its clock does; ``silence`` (g,): ns between two neighbouring anchors
+    at most. ``typical`` (g,): the uncertainty where it is median.
     ``bounds``: how far at any cycle. ``stated`` (g,): how far at worst where something was recorded, once
     :meth:`with_stamps` was told; ``least`` (g,): no less, because anchors contradict the map. ``fastest``,
     ``slowest`` (g,): mean ns per cycle of stretches of 10 us or more (of the whole, where there are none).
@@ -105,6 +109,8 @@ class ClockMap:
     grid: envelope.Grid
     bounds: envelope.Bounds
     uncertainty: F64
+    certain: F64
+    silence: F64
     stated: F64
     least: F64
     typical: F64
@@ -224,8 +230,9 @@ def fit_clocks(
     lines, kept = _through_all(anchors, kept, prior, spread, whole, _lines(thin, whole, uncertainty, rate_error))
     bounds, worst, typical = _line_bounds(anchors, kept, lines)
     worst = np.maximum(lines.worst, worst)
-    known = replace(lines, worst=worst, surely=worst, typical=typical)
-    maps, bounds, moved = _follow(anchors, lines, known, bounds, group_launch, nominal)
+    widest = _widest(lines, group_launch, nominal)
+    known = replace(lines, worst=worst, surely=_surely(anchors, lines, widest, nominal), typical=typical)
+    maps, bounds, moved = _follow(anchors, lines, known, bounds, group_launch, widest)
     off = _distance(anchors, maps)
     worst = _worst(anchors, off)
     least = np.where(worst <= 0, 0.0, worst + MARGIN_NS)
@@ -240,6 +247,8 @@ def fit_clocks(
         grid=maps.grid,
         bounds=_capped(bounds, everywhere, maps.slowest),
         uncertainty=everywhere,
+        certain=np.maximum(_stated(maps.surely, maps.slowest), everywhere),
+        silence=_silence(anchors),
         stated=everywhere,
         least=_stated(least, maps.slowest),
         typical=_stated(maps.typical, maps.slowest),
@@ -528,11 +537,7 @@ def _line_bounds(anchors: _Anchors, kept: Bool, lines: _Maps) -> tuple[envelope.
         return envelope.Bounds(zero, none, none, none, none, none, zero[:0], zero, none, none), none, none
     line, rate = lines.grid.value(anchors.cell, anchors.x), lines.grid.rate[anchors.cell]
     ends = envelope.Ends.of(anchors.x, line, anchors.first)
-    away = _line_away(anchors, kept, lines, line, ends)
-    wander = WANDER * rate
-    limits = envelope.Limits(rate - wander - ends.play, rate + wander + ends.play)
-    _, high = envelope.sweep(envelope.Anchors(anchors.x, line - away, line + away, anchors.first), limits)
-    away = high - line
+    away, wander = _line_away(anchors, kept, lines, line, ends), WANDER * rate
     step = np.diff(anchors.x, append=0.0)
     last = anchors.first + anchors.counts - 1
     step[last] = 0.0
@@ -544,20 +549,27 @@ def _line_bounds(anchors: _Anchors, kept: Bool, lines: _Maps) -> tuple[envelope.
     most, least = np.maximum(_worst(anchors, between), lines.near), lines.near
     first, cells = np.append(anchors.first, len(anchors.x)), np.arange(len(least) + 1)
     shift = np.full(len(least), ONE_CELL)
-    bounds = envelope.Bounds(first, anchors.x, line - away, high, limits.fast, limits.slow, shift, cells, most, least)
+    low, high = line - away, line + away
+    bounds = envelope.Bounds(first, anchors.x, low, high, limits.fast, limits.slow, shift, cells, most, least)
     long = np.flatnonzero(most > least + envelope.LOOSE_NS)
-    typical = _median(envelope.Anchors(anchors.x, bounds.low, high, anchors.first), between)
+    typical = _median(envelope.Anchors(anchors.x, low, high, anchors.first), between)
     return _divided(bounds, lines, long) if len(long) else bounds, most, typical
 
 
 def _line_away(anchors: _Anchors, kept: Bool, lines: _Maps, line: F64, ends: envelope.Ends) -> F64:
-    """How far (n,) ns the truth can be from lines, which have the value ``line`` there, at each anchor by itself."""
-    near = lines.near[anchors.cell]
+    """How far (n,) ns the truth can be from lines, which have the value ``line`` there, at each anchor."""
+    near, rate = lines.near[anchors.cell], lines.grid.rate[anchors.cell]
     own = np.maximum(line - anchors.g, anchors.g + TICK_NS - line) + MARGIN_NS
     # A step in a long gap near an end tilts the line, by what anchors leave open over the rest of it.
     rest = anchors.span(anchors.x)[anchors.cell] - ends.gap
     tilt = np.where(rest > 2 * ends.gap, (TICK_NS + 2 * MARGIN_NS) * ends.gap / np.maximum(rest, 1.0), 0.0)
-    result: F64 = np.where(kept & ~ends.near, near, np.maximum(near, own)) + tilt
+    away = np.where(kept & ~ends.near, near, np.maximum(near, own)) + tilt
+    play = WANDER * rate + ends.play
+    bounds = envelope.Anchors(anchors.x, line - away, line + away, anchors.first)
+    away = envelope.sweep(bounds, envelope.Limits(rate - play, rate + play))[1] - line
+    # Nor is either end of a long gap known better than the other: the step may be near to it.
+    both = np.where(ends.long, np.maximum(away, np.append(away[1:], 0.0)), 0.0)
+    result: F64 = np.maximum(away, np.maximum(both, np.append(0.0, both[:-1])))
     return result
 
 
@@ -645,23 +657,21 @@ def _worst(anchors: _Anchors, values: F64) -> F64:
 
 
 def _follow(
-    anchors: _Anchors, lines: _Maps, known: _Maps, bounds: envelope.Bounds, launch: I64, nominal: F64
+    anchors: _Anchors, lines: _Maps, known: _Maps, bounds: envelope.Bounds, launch: I64, widest: envelope.Limits
 ) -> tuple[_Maps, envelope.Bounds, F64]:
     """(the maps, how far the truth can be from them, the change of rate that each group's launch shows), given lines,
     by themselves and with all that is ``known`` of them.
 
     Groups whose anchors fit no line get a map that follows them; so do those where that says more. In a launch whose
-    clock moved, the rest get one too: nothing says that it did not move in them. Where anchors show no motion although
-    the launch's do, no more is known than of those that do.
+    clock moved, the rest get one too: nothing says that it did not move in them. Where anchors show little motion
+    although the launch's do, no more is known than of those that do.
     """
     moved = np.zeros(len(lines.worst))
     if not len(moved):
         return known, bounds, moved
     bent = _worst(anchors, _distance(anchors, lines)) > BENT_NS
     worth = (anchors.span(anchors.g) >= TRY_NS) & (anchors.counts >= TRY_ANCHORS)
-    fast, slow = _widest(lines, launch, nominal)
     groups = np.flatnonzero((bent | worth) & (anchors.span(anchors.x) > 0))
-    widest = envelope.Limits(fast, slow)
     maps, own = known, moved.copy()
     if len(groups):
         found, limits, own[groups] = _envelopes(anchors, groups, widest, widest, bent | worth)
@@ -671,26 +681,48 @@ def _follow(
     rest = np.flatnonzero((moved > MOVED) & ~bent & (anchors.span(anchors.x) > 0))
     if len(rest):
         low, high = lines.slowest[rest] * (1 - UNSEEN * moved[rest]), lines.slowest[rest] * (1 + UNSEEN * moved[rest])
-        inner = envelope.Limits(fast.copy(), slow.copy())
-        inner.fast[rest], inner.slow[rest] = np.maximum(fast[rest], low), np.minimum(slow[rest], high)
+        inner = envelope.Limits(widest.fast.copy(), widest.slow.copy())
+        inner.fast[rest], inner.slow[rest] = np.maximum(inner.fast[rest], low), np.minimum(inner.slow[rest], high)
         found, limits, _ = _envelopes(anchors, rest, widest, inner, worth)
-        maps, bounds = maps.put(rest, found), bounds.put(rest, limits)
-    quiet = (moved > MOVED) & (own < MOVED)
+        surely = envelope.certain(_bounds_of(anchors, rest), widest.fast[rest], widest.slow[rest], found.grid)
+        maps, bounds = maps.put(rest, replace(found, surely=surely)), bounds.put(rest, limits)
+    quiet = (moved > MOVED) & (own < np.maximum(MOVED, QUIET * moved))
     theirs = _medians(maps.worst, launch, (moved > MOVED) & ~quiet)
     worst = np.where(quiet, np.clip(theirs, maps.worst, np.maximum(maps.surely, maps.worst)), maps.worst)
     return replace(maps, worst=worst), bounds, moved
 
 
-def _widest(lines: _Maps, launch: I64, nominal: F64) -> tuple[F64, F64]:
+def _widest(lines: _Maps, launch: I64, nominal: F64) -> envelope.Limits:
     """Least and most ns per cycle that a clock which moves may have: from nominal, or a little faster than the fastest
     line of its launch, to half of that, or a third slower than the slowest line."""
-    n = int(launch.max()) + 1
+    n = int(launch.max(initial=-1)) + 1
     fastest, slowest = np.full(n, np.inf), np.zeros(n)
     np.minimum.at(fastest, launch, lines.fastest)
     np.maximum.at(slowest, launch, lines.slowest)
     unknown = np.where(nominal > 0, 0.99 * nominal, (1 - NOMINAL_SPREAD) * fastest[launch])
     fast = np.minimum(unknown, 0.97 * fastest[launch])
-    return fast, np.maximum(2 * fast, slowest[launch] * 4 / 3)
+    return envelope.Limits(fast, np.maximum(2 * fast, slowest[launch] * 4 / 3))
+
+
+def _surely(anchors: _Anchors, lines: _Maps, widest: envelope.Limits, nominal: F64) -> F64:
+    """How far (g,) ns the truth can be from lines, whatever clocks do between any two anchors."""
+    if not len(anchors.first):
+        return np.zeros(0)
+    rate, cell = lines.grid.rate, anchors.cell
+    # An SM may be a little faster than the nominal clock of its device: by 0.35 % on an H200.
+    top = 0.99 * nominal
+    fast = np.minimum(np.where((top > widest.fast) & (top < rate), top, widest.fast), rate)
+    rise, fall = (np.maximum(widest.slow, rate) - rate)[cell], (rate - fast)[cell]
+    line = lines.grid.value(cell, anchors.x)
+    late, early = anchors.g + TICK_NS + MARGIN_NS - line, line - anchors.g + MARGIN_NS
+    step = np.diff(anchors.x, append=0.0)
+    step[anchors.first + anchors.counts - 1] = 0.0
+    worst = np.maximum(late, early)
+    for bound, out, back in ((late, rise, fall), (early, fall, rise)):
+        following = np.append(bound[1:], 0.0)
+        meet = (following - bound + back * step) / np.maximum(out + back, 1e-12)
+        worst = np.maximum(worst, bound + out * np.clip(meet, 0.0, step))
+    return _worst(anchors, worst)
 
 
 def _launch_motion(own: F64, launch: I64) -> F64:
@@ -771,6 +803,14 @@ def _bounds_of(anchors: _Anchors, groups: I64) -> envelope.Anchors:
     return envelope.Anchors(x[first], low, high, np.flatnonzero(np.concatenate([[True], np.diff(cell) != 0])))
 
 
+def _silence(anchors: _Anchors) -> F64:
+    """ns from an anchor to the next, at most, of each group."""
+    step = np.diff(anchors.g, append=0.0)
+    if len(step):
+        step[anchors.first + anchors.counts - 1] = 0.0
+    return _worst(anchors, step)
+
+
 def _median(a: envelope.Anchors, away: F64) -> F64:
     """Median over the cycles of each group."""
     group, step = np.repeat(np.arange(len(a.first)), a.counts), a.steps()
@@ -819,7 +859,9 @@ def clock_facts(clock: ClockMap, launch: int) -> dict[str, Any]:
 def group_facts(clock: ClockMap, groups: I64) -> dict[str, Any]:
     """What ``Trace.meta["clocks"]`` says of one launch, given its groups. ``ns_per_cycle``: least and most, over 10 us
     or more; ``rate_change``: the largest relative change that its anchors prove; ``uncertainty_ns``: at worst, where
-    something was recorded, and ``typical_uncertainty_ns``: at most moments of most SMs."""
+    something was recorded, and ``typical_uncertainty_ns``: at most moments of most SMs;
+    ``certain_uncertainty_ns``: at worst, anywhere between its anchors, if a clock does what it can where none shows it,
+    which is for ``silence_ns`` at most."""
     if not len(groups):
         return {"sms": 0}
     return {
@@ -831,6 +873,8 @@ def group_facts(clock: ClockMap, groups: I64) -> dict[str, Any]:
         "rate_change": float(clock.moved[groups].max()),
         "uncertainty_ns": float(clock.stated[groups].max()),
         "typical_uncertainty_ns": float(np.median(clock.typical[groups])),
+        "certain_uncertainty_ns": float(max(clock.certain[groups].max(), clock.stated[groups].max())),
+        "silence_ns": float(clock.silence[groups].max()),
         "anchors_off": int(clock.violations[groups].sum()),
         "sms_off": int((clock.violations[groups] > 0).sum()),
     }

@@ -16,7 +16,7 @@ the group.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -92,6 +92,16 @@ class Limits:
     def wider(self, play: F64, most: Limits) -> Limits:
         """Wider by ``play`` on either side, but no wider than ``most``."""
         return Limits(np.maximum(self.fast - play, most.fast), np.minimum(self.slow + play, most.slow))
+
+
+@dataclass(frozen=True)
+class Band:
+    """Bounds of the time at anchors, ``low`` and ``high`` (n,), and the ``limits`` that hold between them."""
+
+    anchors: Anchors
+    low: F64
+    high: F64
+    limits: Limits
 
 
 @dataclass(frozen=True)
@@ -572,7 +582,8 @@ def draw(envelope: Envelope, shift: I64) -> tuple[Grid, Away, Bounds]:
     begin = np.where(even[group], number << np.where(even, shift, 0)[group], a.x[anchor].astype(np.int64))
     x = begin.astype(np.float64)
     gap = _gap_of(a, group, x)
-    low, high = _between(envelope, gap, x)
+    shown = Band(a, envelope.low, envelope.high, envelope.limits)
+    low, high = _between(shown, gap, x)
     t = (low + high) / 2
     inner = np.ones(len(t), np.bool_)
     inner[point_first + points - 1] = False
@@ -580,15 +591,16 @@ def draw(envelope: Envelope, shift: I64) -> tuple[Grid, Away, Bounds]:
     rate = (t[cell + 1] - t[cell]) / (x[cell + 1] - x[cell])
     first = np.concatenate([[0], np.cumsum(points - 1)]).astype(np.int64)
     grid = Grid(first, shift, begin[cell], t[cell], rate)
-    worst = _farthest(envelope, grid)
+    worst = _farthest(shown, grid)
     inside = (x >= a.x[gap]) & (x <= a.x[np.minimum(gap + 1, len(a.x) - 1)])
     np.maximum.at(worst, gap[inside], (high - low)[inside] / 2)
-    sure = replace(envelope, low=envelope.sure_low, high=envelope.sure_high, limits=envelope.sure)
+    sure = Band(a, envelope.sure_low, envelope.sure_high, envelope.sure)
     low, high = _between(sure, gap, x)
     away = np.maximum(high - t, t - low)
     most, least = np.maximum(away[cell], away[cell + 1]), np.minimum(away[cell], away[cell + 1])
     surely = _farthest(sure, grid, most)
-    hidden = np.where(envelope.ends.play > 0, np.minimum(_at_ends(sure, grid), surely), 0.0)
+    np.maximum.at(surely, gap[inside], away[inside])
+    hidden = np.where(envelope.ends.play > 0, np.minimum(_at_ends(sure, envelope.ends, grid), surely), 0.0)
     # Between dense anchors a cell says enough.
     silence = np.maximum(a.steps()[gap[cell]], a.steps()[gap[cell + 1]])
     dense = even[group[cell]] & (silence < SILENCE * (x[cell + 1] - x[cell]))
@@ -609,7 +621,7 @@ def _gap_of(a: Anchors, group: I64, x: F64) -> I64:
     return result
 
 
-def _between(e: Envelope, gap: I64, x: F64) -> tuple[F64, F64]:
+def _between(e: Band, gap: I64, x: F64) -> tuple[F64, F64]:
     """Bounds at x, in or beside the given gaps; beside them (only before the first and behind the last anchor) they
     go on with the gap's middle rate."""
     a, fast, slow = e.anchors, e.limits.fast[gap], e.limits.slow[gap]
@@ -623,7 +635,7 @@ def _between(e: Envelope, gap: I64, x: F64) -> tuple[F64, F64]:
     return low, high
 
 
-def _farthest(e: Envelope, grid: Grid, most: F64 | None = None) -> F64:
+def _farthest(e: Band, grid: Grid, most: F64 | None = None) -> F64:
     """Farthest of the envelope from the map at each anchor and at the kinks behind it, (n,). ``most``, of each cell, is
     raised to what is found in it.
 
@@ -652,13 +664,29 @@ def _farthest(e: Envelope, grid: Grid, most: F64 | None = None) -> F64:
     return worst
 
 
-def _at_ends(e: Envelope, grid: Grid) -> F64:
+def _at_ends(e: Band, ends: Ends, grid: Grid) -> F64:
     """How far a clock can be from the map between each anchor and the next, (n,), that makes one step there: as far as
     at the anchors, and half of what it leaves open between them; more in a long gap, in which it tilts the map."""
     here = grid.value(np.repeat(np.arange(len(e.anchors.first)), e.anchors.counts), e.anchors.x)
     away = np.maximum(e.high - here, here - e.low)
-    result: F64 = np.maximum(away, np.append(away[1:], 0.0)) + np.where(e.ends.long, STEEP_NS, HIDDEN_NS / 2)
+    result: F64 = np.maximum(away, np.append(away[1:], 0.0)) + np.where(ends.long, STEEP_NS, HIDDEN_NS / 2)
     return result
+
+
+def certain(anchors: Anchors, fast: F64, slow: F64, grid: Grid) -> F64:
+    """How far (g,) ns the truth can be from maps at worst, anywhere between a group's first and last anchor, whatever
+    its clock does between ``fast`` and ``slow`` (g,) ns per cycle."""
+    limits = Limits(np.repeat(fast, anchors.counts), np.repeat(slow, anchors.counts))
+    band = Band(anchors, *_ordered(*sweep(anchors, limits)), limits)
+    worst: F64 = np.maximum.reduceat(_farthest(band, grid), anchors.first)
+    group = np.repeat(np.arange(len(worst)), np.diff(grid.first))
+    x = grid.begin.astype(np.float64)
+    ends = anchors.x[anchors.first], anchors.x[anchors.first + anchors.counts - 1]
+    inside = np.flatnonzero((x >= ends[0][group]) & (x <= ends[1][group]))
+    group, x = group[inside], x[inside]
+    low, high = _between(band, _gap_of(anchors, group, x), x)
+    np.maximum.at(worst, group, np.maximum(high - grid.t[inside], grid.t[inside] - low))
+    return worst
 
 
 def _raise(grid: Grid, most: F64, group: I64, x: F64, away: F64) -> None:

@@ -5,6 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..trace import Launch, Trace
+from .summary import duration
+
+UNSEEN = 4
+"""Times the uncertainty, from which what is certain is told too."""
 
 
 @dataclass(frozen=True)
@@ -19,18 +23,28 @@ class GpcClock:
 @dataclass(frozen=True)
 class Clocks:
     """``rate_change``: largest relative change in the launch that was seen. ``uncertainty_ns`` is a bound on how far
-    any time of any SM is off, ``typical_uncertainty_ns`` the median bound."""
+    any time of any SM is off if the clocks kept their rate wherever no anchor shows otherwise, which is for
+    ``silence_ns`` at most, ``typical_uncertainty_ns`` the median bound; ``certain_uncertainty_ns`` is a bound whatever
+    they did."""
 
     gpcs: tuple[GpcClock, ...]
     rate_change: float
     uncertainty_ns: float
     typical_uncertainty_ns: float
+    certain_uncertainty_ns: float
+    silence_ns: float
 
     def __str__(self) -> str:
         change = f", which moved by {100 * self.rate_change:.1f} % meanwhile" if self.rate_change else ""
         rates = ", ".join(f"{self._who(one)}{one.ghz:.3f} GHz ({one.sms} SMs)" for one in self.gpcs)
         good = f"good to {self.uncertainty_ns:.0f} ns, mostly to {self.typical_uncertainty_ns:.0f} ns"
-        return f"SM clocks: {rates}{change}; times of SMs are {good}"
+        return f"SM clocks: {rates}{change}; times of SMs are {good}{self._unseen()}"
+
+    def _unseen(self) -> str:
+        if self.certain_uncertainty_ns < UNSEEN * self.uncertainty_ns:
+            return ""
+        silence, certain = (duration(round(ns)) for ns in (self.silence_ns, self.certain_uncertainty_ns))
+        return f" if the clocks were steady where unseen (for up to {silence}), else to {certain}"
 
     def _who(self, one: GpcClock) -> str:
         if one.gpc >= 0:
@@ -48,4 +62,6 @@ def launch_clocks(trace: Trace, launch: Launch) -> Clocks | None:
         rate_change=facts["rate_change"],
         uncertainty_ns=facts["uncertainty_ns"],
         typical_uncertainty_ns=facts["typical_uncertainty_ns"],
+        certain_uncertainty_ns=facts["certain_uncertainty_ns"],
+        silence_ns=facts["silence_ns"],
     )

@@ -196,6 +196,12 @@ class _Anchors:
         result: F64 = values[last] - values[self.first]
         return result
 
+    def steps(self, values: F64) -> F64:
+        """From each anchor to the next of its cell, 0 at a cell's last."""
+        step = np.diff(values, append=0.0)
+        step[self.first + self.counts - 1] = 0.0
+        return step
+
 
 @dataclass(frozen=True)
 class _Fit:
@@ -228,10 +234,9 @@ def fit_clocks(
     whole, uncertainty, rate_error = _fit_groups(thin, prior, spread)
     source = np.where(thin.span(thin.g) >= OWN_RATE_NS, "sm", source)
     lines, kept = _through_all(anchors, kept, prior, spread, whole, _lines(thin, whole, uncertainty, rate_error))
-    bounds, worst, typical = _line_bounds(anchors, kept, lines)
-    worst = np.maximum(lines.worst, worst)
     widest = _widest(lines, group_launch, nominal)
-    known = replace(lines, worst=worst, surely=_surely(anchors, lines, widest, nominal), typical=typical)
+    bounds, known = _line_bounds(anchors, kept, lines)
+    known = replace(known, surely=_surely(anchors, lines, widest, nominal))
     maps, bounds, moved = _follow(anchors, lines, known, bounds, group_launch, widest)
     off = _distance(anchors, maps)
     worst = _worst(anchors, off)
@@ -248,7 +253,7 @@ def fit_clocks(
         bounds=_capped(bounds, everywhere, maps.slowest),
         uncertainty=everywhere,
         certain=np.maximum(_stated(maps.surely, maps.slowest), everywhere),
-        silence=_silence(anchors),
+        silence=_worst(anchors, anchors.steps(anchors.g)),
         stated=everywhere,
         least=_stated(least, maps.slowest),
         typical=_stated(maps.typical, maps.slowest),
@@ -527,20 +532,18 @@ def _lines(anchors: _Anchors, fit: _Fit, uncertainty: F64, rate_error: F64) -> _
     return _Maps(grid, near, worst, worst, worst, rate_error + WANDER * fit.rate, fit.rate, fit.rate)
 
 
-def _line_bounds(anchors: _Anchors, kept: Bool, lines: _Maps) -> tuple[envelope.Bounds, F64, F64]:
-    """(how far the truth can be from lines; how far at worst, how far typically, (g,)): what is known of them at the
-    anchors that they were fitted to (``kept``), and what a clock does whose rate moves by WANDER between those; other
-    anchors say no more than they do by themselves, nor do those near the ends, where a step may be that no anchor
-    shows."""
+def _line_bounds(anchors: _Anchors, kept: Bool, lines: _Maps) -> tuple[envelope.Bounds, _Maps]:
+    """(how far the truth can be from lines; the lines, with how far at worst and how far typically): what is known of
+    them at the anchors that they were fitted to (``kept``), and what a clock does whose rate moves by WANDER between
+    those; other anchors say no more than they do by themselves, nor do those near the ends, where a step may be that no
+    anchor shows."""
     if not len(anchors.first):
         none, zero = np.zeros(0), np.zeros(1, np.int64)
-        return envelope.Bounds(zero, none, none, none, none, none, zero[:0], zero, none, none), none, none
+        return envelope.Bounds(zero, none, none, none, none, none, zero[:0], zero, none, none), lines
     line, rate = lines.grid.value(anchors.cell, anchors.x), lines.grid.rate[anchors.cell]
     ends = envelope.Ends.of(anchors.x, line, anchors.first)
     away, wander = _line_away(anchors, kept, lines, line, ends), WANDER * rate
-    step = np.diff(anchors.x, append=0.0)
-    last = anchors.first + anchors.counts - 1
-    step[last] = 0.0
+    step = anchors.steps(anchors.x)
     following = np.append(away[1:], 0.0)
     # One step in a gap takes the clock no farther off than it is at the gap's ends.
     wander += np.where(ends.play > 0, np.abs(following - away) / np.where(step > 0, step, 1.0), 0.0)
@@ -553,7 +556,8 @@ def _line_bounds(anchors: _Anchors, kept: Bool, lines: _Maps) -> tuple[envelope.
     bounds = envelope.Bounds(first, anchors.x, low, high, limits.fast, limits.slow, shift, cells, most, least)
     long = np.flatnonzero(most > least + envelope.LOOSE_NS)
     typical = _median(envelope.Anchors(anchors.x, low, high, anchors.first), between)
-    return _divided(bounds, lines, long) if len(long) else bounds, most, typical
+    known = replace(lines, worst=np.maximum(lines.worst, most), typical=typical)
+    return _divided(bounds, lines, long) if len(long) else bounds, known
 
 
 def _line_away(anchors: _Anchors, kept: Bool, lines: _Maps, line: F64, ends: envelope.Ends) -> F64:
@@ -587,23 +591,14 @@ def _divided(bounds: envelope.Bounds, lines: _Maps, groups: I64) -> envelope.Bou
     which[groups] = True
     part = bounds.some(which)
     most = np.maximum(*ends)
-    for group, x, away in _breaks(part):
-        last_cell = cells[group + 1] - 1
-        np.maximum.at(most, np.minimum(cells[group] + (x.astype(np.int64) >> shift[group]), last_cell), away)
+    anchors = envelope.Anchors(part.x, part.low, part.high, part.first[:-1])
+    band = envelope.Band(anchors, part.low, part.high, envelope.Limits(part.fast, part.slow))
+    lines_in_cells = envelope.Grid(
+        cells, shift, begin, lines.grid.value(groups[of], begin.astype(np.float64)), lines.grid.rate[groups[of]]
+    )
+    envelope.farthest(band, lines_in_cells, most)
     part = replace(part, shift=shift, cells=cells, most=most, least=np.minimum(*ends))
     return bounds.put(groups, part)
-
-
-def _breaks(lines: envelope.Bounds) -> list[tuple[I64, F64, F64]]:
-    """Where what is known of lines may be least, that is at anchors and once between two: (group, cycle, ns that the
-    truth can be away)."""
-    group = np.repeat(np.arange(len(lines.shift)), np.diff(lines.first))
-    away, play = (lines.high - lines.low) / 2, (lines.slow - lines.fast) / 2
-    gap = np.flatnonzero(group[1:] == group[:-1])
-    step, rise = lines.x[gap + 1] - lines.x[gap], away[gap + 1] - away[gap]
-    far = np.clip(step / 2 + rise / (2 * play[gap]), 0.0, step)
-    between = np.minimum(away[gap] + play[gap] * far, away[gap + 1] + play[gap] * (step - far))
-    return [(group, lines.x, away), (group[gap], lines.x[gap] + far, between)]
 
 
 def _through_all(
@@ -684,7 +679,7 @@ def _follow(
         inner = envelope.Limits(widest.fast.copy(), widest.slow.copy())
         inner.fast[rest], inner.slow[rest] = np.maximum(inner.fast[rest], low), np.minimum(inner.slow[rest], high)
         found, limits, _ = _envelopes(anchors, rest, widest, inner, worth)
-        surely = envelope.certain(_bounds_of(anchors, rest), widest.fast[rest], widest.slow[rest], found.grid)
+        surely = envelope.certain(_bounds_of(anchors, rest), widest.some(rest), found.grid)
         maps, bounds = maps.put(rest, replace(found, surely=surely)), bounds.put(rest, limits)
     quiet = (moved > MOVED) & (own < np.maximum(MOVED, QUIET * moved))
     theirs = _medians(maps.worst, launch, (moved > MOVED) & ~quiet)
@@ -708,21 +703,14 @@ def _surely(anchors: _Anchors, lines: _Maps, widest: envelope.Limits, nominal: F
     """How far (g,) ns the truth can be from lines, whatever clocks do between any two anchors."""
     if not len(anchors.first):
         return np.zeros(0)
-    rate, cell = lines.grid.rate, anchors.cell
+    rate = lines.grid.rate
     # An SM may be a little faster than the nominal clock of its device: by 0.35 % on an H200.
     top = 0.99 * nominal
     fast = np.minimum(np.where((top > widest.fast) & (top < rate), top, widest.fast), rate)
-    rise, fall = (np.maximum(widest.slow, rate) - rate)[cell], (rate - fast)[cell]
-    line = lines.grid.value(cell, anchors.x)
-    late, early = anchors.g + TICK_NS + MARGIN_NS - line, line - anchors.g + MARGIN_NS
-    step = np.diff(anchors.x, append=0.0)
-    step[anchors.first + anchors.counts - 1] = 0.0
-    worst = np.maximum(late, early)
-    for bound, out, back in ((late, rise, fall), (early, fall, rise)):
-        following = np.append(bound[1:], 0.0)
-        meet = (following - bound + back * step) / np.maximum(out + back, 1e-12)
-        worst = np.maximum(worst, bound + out * np.clip(meet, 0.0, step))
-    return _worst(anchors, worst)
+    low, high = anchors.g - MARGIN_NS, anchors.g + TICK_NS + MARGIN_NS
+    limits = envelope.Limits(fast, np.maximum(widest.slow, rate)).each(anchors.counts)
+    band = envelope.Band(envelope.Anchors(anchors.x, low, high, anchors.first), low, high, limits)
+    return _worst(anchors, envelope.farthest(band, lines.grid))
 
 
 def _launch_motion(own: F64, launch: I64) -> F64:
@@ -774,9 +762,7 @@ def _envelope(
     anchors: _Anchors, groups: I64, widest: envelope.Limits, inner: envelope.Limits, trusted: Bool
 ) -> tuple[_Maps, envelope.Bounds, F64]:
     """As :func:`_envelopes`, of one part."""
-    fast, slow = widest.fast[groups], widest.slow[groups]
-    within = envelope.Limits(inner.fast[groups], inner.slow[groups])
-    e = envelope.fit_envelope(_bounds_of(anchors, groups), fast, slow, within, trusted[groups])
+    e = envelope.fit_envelope(_bounds_of(anchors, groups), widest.some(groups), inner.some(groups), trusted[groups])
     a = e.anchors
     last = a.x[a.first + a.counts - 1]
     cells = np.maximum(last / (CELLS * a.counts), 1.0)
@@ -801,14 +787,6 @@ def _bounds_of(anchors: _Anchors, groups: I64) -> envelope.Anchors:
     high = np.minimum.reduceat(g, first) + TICK_NS + MARGIN_NS
     cell = cell[first]
     return envelope.Anchors(x[first], low, high, np.flatnonzero(np.concatenate([[True], np.diff(cell) != 0])))
-
-
-def _silence(anchors: _Anchors) -> F64:
-    """ns from an anchor to the next, at most, of each group."""
-    step = np.diff(anchors.g, append=0.0)
-    if len(step):
-        step[anchors.first + anchors.counts - 1] = 0.0
-    return _worst(anchors, step)
 
 
 def _median(a: envelope.Anchors, away: F64) -> F64:

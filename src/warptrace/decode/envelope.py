@@ -84,10 +84,18 @@ class Anchors:
 
 @dataclass(frozen=True)
 class Limits:
-    """Least and most ns per cycle between each anchor and the next, (n,); meaningless at a group's last."""
+    """Least and most ns per cycle: of groups, (g,), or between each anchor and the next, (n,), where a group's last is
+    meaningless."""
 
     fast: F64
     slow: F64
+
+    def some(self, rows: I64) -> Limits:
+        return Limits(self.fast[rows], self.slow[rows])
+
+    def each(self, counts: I64) -> Limits:
+        """Those of groups, for each of their ``counts`` anchors."""
+        return Limits(np.repeat(self.fast, counts), np.repeat(self.slow, counts))
 
     def wider(self, play: F64, most: Limits) -> Limits:
         """Wider by ``play`` on either side, but no wider than ``most``."""
@@ -205,13 +213,12 @@ def sweep(anchors: Anchors, limits: Limits) -> tuple[F64, F64]:
 class Ends:
     """The gaps near the ends of groups, where a step of the rate need not show. ``near`` (n,): anchors there, or at the
     other end of such a gap; ``play`` (n,): ns per cycle by which the mean rate from each anchor to the next may be off
-    what the rest of its group tells, 0 elsewhere; ``long`` (n,): those of LONG_NS to LONGEST_NS; ``outer`` (n,):
-    anchors that end such a one on its outer side, ``gap`` (n,) its length in cycles, else 0."""
+    what the rest of its group tells, 0 elsewhere; ``long`` (n,): those of LONG_NS to LONGEST_NS; ``gap`` (n,):
+    at the anchor that ends such a one on its outer side its length in cycles, else 0."""
 
     near: Bool
     play: F64
     long: Bool
-    outer: Bool
     gap: F64
 
     @classmethod
@@ -231,23 +238,21 @@ class Ends:
         long = either & (length > LONG_NS) & (length < LONGEST_NS)
         before = np.where(early & long, step, 0.0)
         after = np.append(0.0, np.where(late & long, step, 0.0)[:-1])
-        gap = np.maximum(before, after)
-        return cls(near, play, long, gap > 0, gap)
+        return cls(near, play, long, np.maximum(before, after))
 
 
 # ---------------------------------------------------------------------------------------------------------- fitting
-def fit_envelope(anchors: Anchors, fast: F64, slow: F64, inner: Limits, trusted: Bool) -> Envelope:
-    """The envelope of every group, whose rate is between ``fast`` and ``slow`` (g,) ns per cycle in any case, and
-    within ``inner`` (g,) but for what no anchor shows near the group's ends.
+def fit_envelope(anchors: Anchors, widest: Limits, inner: Limits, trusted: Bool) -> Envelope:
+    """The envelope of every group, whose rate keeps the ``widest`` limits (g,) in any case, and ``inner`` ones (g,) but
+    for what no anchor shows near the group's ends.
 
     Anchors that contradict the others even so are set aside, one after the other, the one with most contradictions
     first. Every group has two anchors or more. ``trusted`` (g,): its anchors may tell closer limits.
     """
-    outliers = _outliers(anchors, fast, slow)
+    outliers = _outliers(anchors, widest)
     used = anchors.take(~outliers) if outliers.any() else anchors
     counts = used.counts
-    most = Limits(np.repeat(fast, counts), np.repeat(slow, counts))
-    wide = Limits(np.repeat(inner.fast, counts), np.repeat(inner.slow, counts))
+    most, wide = widest.each(counts), inner.each(counts)
     sure_low, sure_high = _ordered(*_Sweep.of(used, wide).bounds())
     rates = _Rates(used, np.repeat(np.arange(len(counts)), counts), sure_low, sure_high)
     limits, moved = rates.limits(wide)
@@ -260,7 +265,7 @@ def fit_envelope(anchors: Anchors, fast: F64, slow: F64, inner: Limits, trusted:
     if narrow.any():
         wide = wide.wider(ends.play, most)
         sure_low, sure_high = _ordered(*_Sweep.of(used, wide).bounds())
-        more = np.where(ends.outer & narrow, STEEP_NS, 0.0)
+        more = np.where((ends.gap > 0) & narrow, STEEP_NS, 0.0)
         sure_low, sure_high = sure_low - more, sure_high + more
     return Envelope(used, low, high, limits, sure_low, sure_high, wide, ends, moved, fastest, slowest, outliers)
 
@@ -270,7 +275,7 @@ def _ordered(low: F64, high: F64) -> tuple[F64, F64]:
     return np.minimum(low, high), np.maximum(low, high)
 
 
-def _outliers(anchors: Anchors, fast: F64, slow: F64) -> Bool:
+def _outliers(anchors: Anchors, widest: Limits) -> Bool:
     """The anchors to be set aside, (n,)."""
     outliers = np.zeros(len(anchors.x), np.bool_)
     groups = np.arange(len(anchors.first))
@@ -279,7 +284,7 @@ def _outliers(anchors: Anchors, fast: F64, slow: F64) -> Bool:
         rows = rows[~outliers[rows]]
         part = _part(anchors, groups, rows)
         counts = part.counts
-        sweep = _Sweep.of(part, Limits(np.repeat(fast[groups], counts), np.repeat(slow[groups], counts)))
+        sweep = _Sweep.of(part, widest.some(groups).each(counts))
         low, high = sweep.bounds()
         bad = np.flatnonzero(low > high + EMPTY_NS)
         if not len(bad):
@@ -591,14 +596,14 @@ def draw(envelope: Envelope, shift: I64) -> tuple[Grid, Away, Bounds]:
     rate = (t[cell + 1] - t[cell]) / (x[cell + 1] - x[cell])
     first = np.concatenate([[0], np.cumsum(points - 1)]).astype(np.int64)
     grid = Grid(first, shift, begin[cell], t[cell], rate)
-    worst = _farthest(shown, grid)
+    worst = farthest(shown, grid)
     inside = (x >= a.x[gap]) & (x <= a.x[np.minimum(gap + 1, len(a.x) - 1)])
     np.maximum.at(worst, gap[inside], (high - low)[inside] / 2)
     sure = Band(a, envelope.sure_low, envelope.sure_high, envelope.sure)
     low, high = _between(sure, gap, x)
     away = np.maximum(high - t, t - low)
     most, least = np.maximum(away[cell], away[cell + 1]), np.minimum(away[cell], away[cell + 1])
-    surely = _farthest(sure, grid, most)
+    surely = farthest(sure, grid, most)
     np.maximum.at(surely, gap[inside], away[inside])
     hidden = np.where(envelope.ends.play > 0, np.minimum(_at_ends(sure, envelope.ends, grid), surely), 0.0)
     # Between dense anchors a cell says enough.
@@ -635,8 +640,8 @@ def _between(e: Band, gap: I64, x: F64) -> tuple[F64, F64]:
     return low, high
 
 
-def _farthest(e: Band, grid: Grid, most: F64 | None = None) -> F64:
-    """Farthest of the envelope from the map at each anchor and at the kinks behind it, (n,). ``most``, of each cell, is
+def farthest(e: Band, grid: Grid, most: F64 | None = None) -> F64:
+    """Farthest of the band from the map at each anchor and at the kinks behind it, (n,). ``most``, of each cell, is
     raised to what is found in it.
 
     The points of the grid are the other places where it may be farthest.
@@ -673,12 +678,12 @@ def _at_ends(e: Band, ends: Ends, grid: Grid) -> F64:
     return result
 
 
-def certain(anchors: Anchors, fast: F64, slow: F64, grid: Grid) -> F64:
+def certain(anchors: Anchors, widest: Limits, grid: Grid) -> F64:
     """How far (g,) ns the truth can be from maps at worst, anywhere between a group's first and last anchor, whatever
-    its clock does between ``fast`` and ``slow`` (g,) ns per cycle."""
-    limits = Limits(np.repeat(fast, anchors.counts), np.repeat(slow, anchors.counts))
+    its clock does within the ``widest`` limits (g,)."""
+    limits = widest.each(anchors.counts)
     band = Band(anchors, *_ordered(*sweep(anchors, limits)), limits)
-    worst: F64 = np.maximum.reduceat(_farthest(band, grid), anchors.first)
+    worst: F64 = np.maximum.reduceat(farthest(band, grid), anchors.first)
     group = np.repeat(np.arange(len(worst)), np.diff(grid.first))
     x = grid.begin.astype(np.float64)
     ends = anchors.x[anchors.first], anchors.x[anchors.first + anchors.counts - 1]
